@@ -1,7 +1,7 @@
-//! Replays what a replica kept, and demands every digest it wrote down.
+//! Replays a replica's stored log and checks every stored digest.
 //!
-//! The oldest snapshot is restored, the log after it is applied by the production replica, and at
-//! each later snapshot the state must come out byte for byte as it was written.
+//! The audit restores the oldest snapshot, applies the log after it with the production replica,
+//! and at each later snapshot compares the state with the stored one byte by byte.
 
 use raft::eraftpb::{Entry, HardState};
 
@@ -16,28 +16,28 @@ use crate::snapshot::Snapshot;
 use crate::store::{KEPT, Recovery, StoreOpenError, read_snapshot, recover, snapshots_of};
 use crate::wal::{Contents, Wal, WalOpenError};
 
-/// What an audit found in order.
+/// The result of a successful audit.
 #[derive(Clone, Debug)]
 pub struct Audit {
     /// Entries between two checkpoints.
     pub checkpoint_entries: u64,
-    /// The entry it began after.
+    /// The entry after which the replay began.
     pub from: LogIndex,
-    /// The last entry replayed: the last one known to be committed when the log was written.
+    /// The last entry replayed: the last one that the written log states as committed.
     pub to: LogIndex,
     /// Commands replayed.
     pub commands: u64,
-    /// Snapshots whose bytes came out as written.
+    /// Snapshots whose bytes the replay reproduced.
     pub snapshots: Vec<LogIndex>,
-    /// Digests passed on the way, for comparison with those of others.
+    /// Checkpoints on the way, to compare with those of other replicas.
     pub checkpoints: Vec<Checkpoint>,
-    /// Root of the history at the end.
+    /// The history's root at the end.
     pub history: Digest,
-    /// Digest of the state at the end.
+    /// The state's digest at the end.
     pub state: Digest,
 }
 
-/// What an audit found wrong.
+/// Why an audit failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     /// A file is damaged.
@@ -46,61 +46,61 @@ pub enum AuditError {
     /// The log is damaged.
     #[error(transparent)]
     Wal(#[from] WalOpenError),
-    /// The folder can't be read.
+    /// The folder cannot be read.
     #[error("cannot read the folder: {0}")]
     Read(#[from] std::io::Error),
-    /// There is nothing to audit.
+    /// The folder holds no snapshot.
     #[error("the folder holds no snapshot to begin from")]
     Empty,
-    /// A snapshot does not restore.
+    /// A snapshot cannot be restored.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// A snapshot does not restore.
+    /// A snapshot cannot be restored, or an entry cannot be applied.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// A command in the log was signed by nobody who may command.
+    /// A command in the log has no valid signature of its author.
     #[error(
         "command {} of entry {index}, taken in by replica {origin}, is forged: {}",
         forged.offset, forged.cause
     )]
     Forged {
-        /// The entry.
+        /// The entry with the command.
         index: LogIndex,
-        /// Who took it in, as the entry says.
+        /// The replica that proposed it, as the entry states.
         origin: ReplicaId,
-        /// The command.
+        /// The forged command and its fault.
         #[source]
         forged: ForgedCommand,
     },
-    /// The log does not reach a snapshot.
+    /// The log ends before a snapshot.
     #[error("the log ends at entry {reached}, before the snapshot of entry {wanted}")]
     Short {
         /// The last entry replayed.
         reached: LogIndex,
-        /// The snapshot's entry.
+        /// The entry of the snapshot.
         wanted: LogIndex,
     },
-    /// A replay comes to another state than the one written.
+    /// The replay reached another state than the stored one.
     #[error(
         "replayed from entry {from}, the state at entry {index} is {found}; written was {wanted}"
     )]
     Differs {
-        /// Where the replay began.
+        /// The entry at which the replay began.
         from: LogIndex,
-        /// The snapshot that differs.
+        /// The entry of the differing snapshot.
         index: LogIndex,
-        /// Digest of the snapshot written.
+        /// The digest of the stored snapshot.
         wanted: Digest,
-        /// Digest of the snapshot replayed.
+        /// The digest of the replayed state.
         found: Digest,
     },
 }
 
 /// Replays a folder's log from its oldest snapshot, with a checkpoint every `checkpoint_entries`
-/// entries. `machine` makes an empty machine.
+/// entries. `machine` must return an empty machine.
 ///
 /// # Errors
-/// The first thing that is damaged or does not come out as written.
+/// The first damage or difference found.
 pub fn audit<M: StateMachine>(
     disk: &mut impl Disk,
     checkpoint_entries: u64,
@@ -110,7 +110,8 @@ pub fn audit<M: StateMachine>(
     let contents = Wal::read(disk)?;
     let snapshots = indexes.iter().map(|index| read_snapshot(disk, *index));
     let mut snapshots: Vec<Snapshot> = snapshots.collect::<Result<_, _>>()?;
-    // Where power was lost while the oldest was given up, its log may be gone and its file not.
+    // If power failed during the removal of the oldest snapshot, its log may be gone and its file
+    // left.
     while snapshots.len() > KEPT && !leads_on(&contents, &snapshots[0]) {
         snapshots.remove(0);
     }
@@ -139,13 +140,14 @@ pub fn audit<M: StateMachine>(
     Ok(audit)
 }
 
-/// Whether the log goes on where a snapshot ends.
+/// Returns whether the log continues at the end of a snapshot.
 fn leads_on(contents: &Contents, snapshot: &Snapshot) -> bool {
     let first = contents.entries.first();
     first.is_none_or(|first| first.index <= snapshot.index.0 + 1)
 }
 
-/// A snapshot that came from the leader has no log before it here: the entries begin after it.
+/// Returns whether the leader sent the snapshot, which then has no log before it here: the entries
+/// begin after it.
 fn installed(contents: &Contents, snapshot: &Snapshot) -> bool {
     contents
         .entries
@@ -182,7 +184,7 @@ fn check_next<M: StateMachine>(
     Ok(())
 }
 
-/// Applies the log after a snapshot up to an entry.
+/// Applies the log after a snapshot, up to an entry.
 fn replay<M: StateMachine>(
     from: &Snapshot,
     contents: &Contents,
@@ -227,7 +229,7 @@ fn replay<M: StateMachine>(
     Ok(replica)
 }
 
-/// An audit takes nobody's word: every signature is checked.
+/// Checks every signature, because an audit trusts no stored result.
 fn verify<M: StateMachine>(entries: &[Entry]) -> Result<Vec<Verdict<M::Command>>, AuditError> {
     let verdicts = Check::run_all::<M>(&checks_of(entries));
     for verdict in &verdicts {

@@ -1,74 +1,74 @@
-//! One log entry's content: many commands of one validator, packed, numbered and stamped.
+//! The content of one log entry: commands of one validator, packed, numbered and stamped.
 //!
-//! The number (origin, incarnation, sequence) lets every replica apply a batch once although it was
-//! proposed twice. The time stands at a fixed place, so that the leader can stamp a batch that
-//! another validator forwarded.
+//! The number (origin, incarnation, sequence) lets every replica apply a batch once even if its
+//! origin proposed it twice. The time has a fixed position, so that the leader can stamp a batch
+//! that another validator forwarded.
 
 use bytes::Bytes;
 
 use crate::codec::{Reader, TruncationError, Writer};
 use crate::ids::{Incarnation, LogTime, ReplicaId};
 
-/// Layout version of an entry; an entry of another one is not understood and stops the replica.
+/// The layout version of an entry; a replica that does not know the version stops.
 const VERSION: u8 = 1;
 
-/// Where the eight bytes of the time stand.
+/// The position of the time's eight bytes.
 const TIME_AT: usize = 1;
 
-/// What names a batch in the whole life of the group.
+/// The unique name of a batch in the whole life of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BatchId {
-    /// Who proposed it.
+    /// The replica that proposed the batch.
     pub origin: ReplicaId,
-    /// In which of its lives.
+    /// The incarnation of that replica.
     pub incarnation: Incarnation,
-    /// Its number in that life, from 1.
+    /// The batch's number in that incarnation, from 1.
     pub sequence: u64,
 }
 
 /// A batch of commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// The leader's clock when it took the batch into its log.
+    /// The leader's clock when it appended the batch to its log.
     pub time: LogTime,
-    /// Its name.
+    /// The batch's unique name.
     pub id: BatchId,
-    /// The lowest sequence its origin still waits for: what is below may be forgotten.
+    /// The lowest sequence for which the origin still waits; replicas may forget lower ones.
     pub floor: u64,
-    /// The commands in the order they are applied; none means that only time passes.
+    /// The commands in the order of application; without commands the batch only advances time.
     pub commands: Vec<Bytes>,
 }
 
-/// Bytes that are no batch.
+/// Why bytes are not a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
     /// The entry ends early.
     #[error("the entry is cut short: {0}")]
     Truncated(#[from] TruncationError),
-    /// Another layout.
+    /// The entry has another layout version.
     #[error("an entry of layout {found}, this version reads {VERSION}")]
     Version {
-        /// The layout found.
+        /// The version found.
         found: u8,
     },
-    /// Replica zero.
+    /// The origin is replica zero.
     #[error("the entry names no origin")]
     NoOrigin,
-    /// More bytes than the commands it counts.
+    /// Bytes follow the last command.
     #[error("{0} bytes after the last command")]
     Trailing(usize),
-    /// Its origin waits for the batch itself, so it can't have given it up.
+    /// The floor is above the batch itself, although its origin still waits for the batch.
     #[error("batch {sequence} says that everything below {floor} is over")]
     Floor {
-        /// The batch's number.
+        /// The batch's sequence.
         sequence: u64,
-        /// The floor it names.
+        /// The batch's floor.
         floor: u64,
     },
 }
 
 impl Batch {
-    /// The batch as an entry's data.
+    /// Encodes the batch as an entry's data.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let size: usize = self.commands.iter().map(|command| command.len() + 4).sum();
@@ -86,10 +86,10 @@ impl Batch {
         writer.finish()
     }
 
-    /// Reads an entry's data.
+    /// Decodes an entry's data.
     ///
     /// # Errors
-    /// When the bytes are not exactly one batch.
+    /// If the bytes are not exactly one batch.
     pub fn decode(bytes: Bytes) -> Result<Self, BatchError> {
         let mut reader = Reader::new(bytes);
         let Head {
@@ -114,7 +114,7 @@ impl Batch {
     }
 }
 
-/// What stands before a batch's commands.
+/// The fields before a batch's commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// See [`Batch::time`].
@@ -123,15 +123,15 @@ pub struct Head {
     pub id: BatchId,
     /// See [`Batch::floor`].
     pub floor: u64,
-    /// How many commands follow.
+    /// The number of commands.
     pub count: usize,
 }
 
 impl Head {
-    /// Reads the head of an entry's data, once it is sure that exactly one batch is there.
+    /// Reads the head of an entry's data after checking that it holds exactly one batch.
     ///
     /// # Errors
-    /// When [`Batch::decode`] would fail.
+    /// If [`Batch::decode`] would fail.
     pub fn of(bytes: &Bytes) -> Result<Self, BatchError> {
         let mut reader = Reader::new(bytes.clone());
         let head = Self::read(&mut reader)?;
@@ -172,7 +172,7 @@ impl Head {
     }
 }
 
-/// Writes the leader's time into a batch's bytes. Bytes too short for it stay as they are.
+/// Writes the leader's time into a batch's bytes; bytes too short for it stay unchanged.
 #[must_use]
 pub fn restamp(bytes: &Bytes, time: LogTime) -> Bytes {
     let mut stamped = bytes.to_vec();

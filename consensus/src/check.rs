@@ -1,7 +1,7 @@
-//! Commands to be verified, and what came of it.
+//! Checks of commands, and their verdicts.
 //!
-//! The crate knows no signature: a [`Check`] goes out as an effect, the caller runs it on any
-//! thread, and its [`Verdict`] comes back as an input.
+//! The crate knows no signatures: it returns a [`Check`] as an effect, the caller runs it on any
+//! thread and passes the [`Verdict`] back as an input.
 
 use std::sync::Arc;
 
@@ -16,21 +16,21 @@ use crate::machine::{CommandFault, MemberChange, StateMachine};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CheckTicket(pub u64);
 
-/// The commands of one batch, which another replica took in.
+/// The commands of one batch that another replica proposed.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// What its verdict names.
+    /// The ticket that the verdict must carry.
     pub ticket: CheckTicket,
-    /// The commands.
+    /// The commands to verify.
     pub commands: Vec<Bytes>,
 }
 
-/// What a check came to.
+/// The result of a check.
 #[derive(Debug)]
 pub struct Verdict<C> {
-    /// The check.
+    /// The ticket of the check.
     pub ticket: CheckTicket,
-    /// Each command, ready to be applied, or the first that is forged.
+    /// The verified commands, ready to apply, or the first forged one.
     pub outcome: Result<Vec<C>, ForgedCommand>,
 }
 
@@ -38,15 +38,15 @@ pub struct Verdict<C> {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("command {offset} is forged: {cause}")]
 pub struct ForgedCommand {
-    /// Its place in the batch, from zero.
+    /// The command's index in the batch.
     pub offset: usize,
-    /// What is wrong with it; it names the account.
+    /// The fault, which names the account.
     #[source]
     pub cause: Arc<CommandFault>,
 }
 
 impl Check {
-    /// Verifies the commands of all checks together; their verdicts are in the same order.
+    /// Verifies the commands of all checks together and returns the verdicts in the same order.
     #[must_use]
     pub fn run_all<M: StateMachine>(checks: &[Self]) -> Vec<Verdict<M::Command>> {
         let commands = checks.iter().flat_map(|it| &it.commands);
@@ -74,14 +74,15 @@ impl Check {
     }
 }
 
-/// The batch in an entry, if it holds one; its index is the ticket of the check of it.
+/// Decodes the batch of an entry, if the entry holds one. The entry's index is the ticket of the
+/// batch's check.
 pub(crate) fn batch_of(entry: &Entry) -> Option<Result<Batch, BatchError>> {
     let batch = entry.get_entry_type() == EntryType::EntryNormal && !entry.data.is_empty();
     batch.then(|| Batch::decode(entry.data.clone()))
 }
 
-/// What is to be verified of entries that were found on disk, before anything rests on them.
-/// Each check's ticket is its entry's index. What can't be read has no check.
+/// Returns the checks of entries found on disk, which must run before anything relies on the
+/// entries. Each check's ticket is its entry's index. An unreadable entry has no check.
 #[must_use]
 pub fn checks_of(entries: &[Entry]) -> Vec<Check> {
     let check = |entry: &Entry| {
@@ -94,13 +95,14 @@ pub fn checks_of(entries: &[Entry]) -> Vec<Check> {
     entries.iter().filter_map(check).collect()
 }
 
-/// An entry that must not be in the log: found by this replica, sent by its leader.
+/// An entry that must not be in the log, because this replica found a fault in what its leader
+/// sent.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("entry {index} must not be in the log: {fault}")]
 pub struct EntryFault {
-    /// The entry.
+    /// The index of the entry.
     pub index: LogIndex,
-    /// What is wrong with it.
+    /// The fault in it.
     #[source]
     pub fault: Fault,
 }
@@ -108,19 +110,19 @@ pub struct EntryFault {
 /// Why an entry must not be in the log.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Fault {
-    /// Someone's signature does not hold.
+    /// The signature of a command does not hold.
     #[error(transparent)]
     Forged(#[from] ForgedCommand),
-    /// It is in this replica's name, which sent no such batch.
+    /// It names this replica as its origin, and this replica did not propose it.
     #[error("it names this replica as its origin, which did not send it")]
     Framed,
-    /// It is no batch.
+    /// It is not a readable batch.
     #[error("it can't be read: {0}")]
     Unreadable(#[from] BatchError),
-    /// It changes the members otherwise than the machine's state says.
+    /// It changes the members against the machine's state.
     #[error("it changes the members as nobody ordered: {0}")]
     Unordered(MemberChange),
-    /// It changes a member that no replica can be.
+    /// It changes a member with the id 0, which no replica can have.
     #[error("it changes a member with the id 0")]
     NoMember,
 }

@@ -1,19 +1,19 @@
-//! The state at one index, named by digests that every replica must come to.
+//! Checkpoints: the state at one index, named by digests that all replicas must reach.
 
 use crate::codec::{Reader, TruncationError, Writer};
 use crate::history::Digest;
 use crate::ids::{LogIndex, Term};
 
-/// The state at one index, as two digests every replica must agree on.
+/// The state at one index as two digests, which must be equal on all replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// The last entry it covers.
+    /// The last entry that it covers.
     pub index: LogIndex,
-    /// That entry's term.
+    /// The term of that entry.
     pub term: Term,
-    /// Commands and results in the history.
+    /// The number of commands and results in the history.
     pub size: u64,
-    /// Root of the history.
+    /// The root of the history.
     pub history: Digest,
     /// The machine's digest.
     pub state: Digest,

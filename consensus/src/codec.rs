@@ -1,29 +1,29 @@
-//! Little-endian fields with lengths: the one way bytes are laid out on disk and on the wire.
+//! Little-endian fields with lengths: the only layout of bytes on disk and on the wire.
 //!
-//! A reader refuses instead of panicking, because what it reads may come from a damaged disk.
+//! A reader returns errors and does not panic, because its input may come from a damaged disk.
 
 use bytes::Bytes;
 
-/// The bytes ended before the field they promised.
+/// The bytes end before a field does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{wanted} bytes wanted at byte {at}, {left} left")]
 pub struct TruncationError {
-    /// Offset of the field.
+    /// The field's offset in bytes.
     pub at: usize,
-    /// Length the field should have.
+    /// The length that the field should have, in bytes.
     pub wanted: usize,
-    /// Bytes that were there.
+    /// The bytes that remain.
     pub left: usize,
 }
 
-/// Writes fields one after the other.
+/// Writes fields in order.
 #[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
 }
 
 impl Writer {
-    /// An empty writer with room for `capacity` bytes.
+    /// Creates an empty writer with space for `capacity` bytes.
     #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         Self {
@@ -46,19 +46,19 @@ impl Writer {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Appends bytes as they are, without a length.
+    /// Appends bytes without a length.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Appends a length of four bytes and the bytes.
+    /// Appends a length of four bytes, then the bytes.
     pub fn block(&mut self, bytes: &[u8]) {
         let length = u32::try_from(bytes.len()).expect("a block is far below 4 GiB");
         self.u32(length);
         self.raw(bytes);
     }
 
-    /// Appends a count of four bytes and each number.
+    /// Appends a count of four bytes, then each number.
     pub fn numbers(&mut self, numbers: &[u64]) {
         self.u32(u32::try_from(numbers.len()).expect("a list of ids is short"));
         for number in numbers {
@@ -66,32 +66,32 @@ impl Writer {
         }
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether nothing was written yet.
+    /// Returns whether nothing is written yet.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// A writer that goes on after bytes that are already there.
+    /// Creates a writer that appends to `bytes`.
     #[must_use]
     pub fn after(bytes: Vec<u8>) -> Self {
         Self { bytes }
     }
 
-    /// What was written.
+    /// Returns the bytes written.
     #[must_use]
     pub fn finish(self) -> Vec<u8> {
         self.bytes
     }
 }
 
-/// Reads fields one after the other; blocks share the memory of what is read.
+/// Reads fields in order; blocks share the memory of the input.
 #[derive(Debug)]
 pub struct Reader {
     bytes: Bytes,
@@ -99,7 +99,7 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Reads from the beginning of `bytes`.
+    /// Creates a reader at the beginning of `bytes`.
     #[must_use]
     pub fn new(bytes: Bytes) -> Self {
         Self { bytes, at: 0 }
@@ -132,51 +132,51 @@ impl Reader {
         Ok(array)
     }
 
-    /// One byte.
+    /// Reads one byte.
     ///
     /// # Errors
-    /// When the bytes end before it.
+    /// If the bytes end before it.
     pub fn u8(&mut self) -> Result<u8, TruncationError> {
         Ok(self.array::<1>()?[0])
     }
 
-    /// Four bytes.
+    /// Reads four bytes.
     ///
     /// # Errors
-    /// When the bytes end before it.
+    /// If the bytes end before the field does.
     pub fn u32(&mut self) -> Result<u32, TruncationError> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// Eight bytes.
+    /// Reads eight bytes.
     ///
     /// # Errors
-    /// When the bytes end before it.
+    /// If the bytes end before the field does.
     pub fn u64(&mut self) -> Result<u64, TruncationError> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// Thirty-two bytes: a digest.
+    /// Reads the thirty-two bytes of a digest.
     ///
     /// # Errors
-    /// When the bytes end before it.
+    /// If the bytes end before the field does.
     pub fn digest(&mut self) -> Result<[u8; 32], TruncationError> {
         self.array()
     }
 
-    /// What [`Writer::block`] wrote.
+    /// Reads a block that [`Writer::block`] wrote.
     ///
     /// # Errors
-    /// When the bytes end before it.
+    /// If the bytes end before the field does.
     pub fn block(&mut self) -> Result<Bytes, TruncationError> {
         let length = self.u32()?;
         self.take(length as usize)
     }
 
-    /// Passes over what [`Writer::block`] wrote.
+    /// Skips a block that [`Writer::block`] wrote.
     ///
     /// # Errors
-    /// When the bytes end before it.
+    /// If the bytes end before the field does.
     pub fn skip_block(&mut self) -> Result<(), TruncationError> {
         let wanted = self.u32()? as usize;
         let (at, left) = (self.at, self.left());
@@ -187,10 +187,10 @@ impl Reader {
         Ok(())
     }
 
-    /// What [`Writer::numbers`] wrote.
+    /// Reads numbers that [`Writer::numbers`] wrote.
     ///
     /// # Errors
-    /// When the bytes end before it.
+    /// If the bytes end before the field does.
     pub fn numbers(&mut self) -> Result<Vec<u64>, TruncationError> {
         let count = self.u32()? as usize;
         if count.saturating_mul(8) > self.left() {
@@ -203,13 +203,13 @@ impl Reader {
         (0..count).map(|_| self.u64()).collect()
     }
 
-    /// The same, without reading it.
+    /// Returns the unread bytes without reading them.
     #[must_use]
     pub fn ahead(&self) -> &[u8] {
         &self.bytes[self.at..]
     }
 
-    /// Everything that was not read yet.
+    /// Reads all remaining bytes.
     #[must_use]
     pub fn rest(&mut self) -> Bytes {
         let rest = self.bytes.slice(self.at..);
@@ -217,7 +217,7 @@ impl Reader {
         rest
     }
 
-    /// Bytes not read yet.
+    /// Returns the number of unread bytes.
     #[must_use]
     pub fn left(&self) -> usize {
         self.bytes.len() - self.at

@@ -1,11 +1,11 @@
-//! Damaged bytes for the decoders' tests, alike in every run.
+//! Damaged bytes for the decoders' tests, equal in every run.
 
 use bytes::Bytes;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::RngSeed;
 
-/// So many frames are tried, the same each time.
+/// Returns the configuration: the number of cases, with a fixed seed.
 pub(crate) fn config() -> ProptestConfig {
     ProptestConfig {
         cases: 4_000,
@@ -14,7 +14,7 @@ pub(crate) fn config() -> ProptestConfig {
     }
 }
 
-/// What is valid, with up to five bytes changed, and sometimes cut short or longer.
+/// Changes up to five bytes of valid input and sometimes changes its length.
 pub(crate) fn damaged(valid: Bytes) -> impl Strategy<Value = Bytes> {
     let changes = proptest::collection::vec((any::<Index>(), any::<u8>()), 0..6);
     let length = proptest::option::of(0..2 * valid.len());

@@ -1,7 +1,7 @@
 //! The disk as the store sees it: named files in one folder, written in place and synced.
 //!
-//! Two implementations: [`FolderDisk`] is real files; the simulator's loses what was not synced,
-//! tears writes and fails on command.
+//! There are two implementations: [`FolderDisk`] uses real files; the simulator's disk loses
+//! unsynced writes, tears writes and fails on command.
 
 mod folder;
 
@@ -12,59 +12,60 @@ pub use folder::FolderDisk;
 /// Files in one folder, by name. A write is durable after [`Disk::sync`] of its file and, if the
 /// file is new or renamed, [`Disk::sync_names`].
 pub trait Disk {
-    /// The names of all files, in order.
+    /// Returns the names of all files, in order.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     fn list(&mut self) -> io::Result<Vec<String>>;
 
-    /// A file's length in bytes.
+    /// Returns a file's length in bytes.
     ///
     /// # Errors
-    /// What the system says, `NotFound` if there is no such file.
+    /// The system's error, `NotFound` if there is no such file.
     fn length(&mut self, name: &str) -> io::Result<u64>;
 
-    /// A whole file.
+    /// Reads a whole file.
     ///
     /// # Errors
-    /// What the system says, `NotFound` if there is no such file.
+    /// The system's error, `NotFound` if there is no such file.
     fn read(&mut self, name: &str) -> io::Result<Vec<u8>>;
 
-    /// Writes all of `bytes` at `offset`, making the file and extending it if needed.
+    /// Writes all of `bytes` at `offset`, creating the file and extending it if needed.
     ///
     /// # Errors
-    /// What the system says, `StorageFull` if there is no room.
+    /// The system's error, `StorageFull` if there is no space.
     fn write(&mut self, name: &str, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes a file's content and length durable (`fdatasync`).
     ///
     /// # Errors
-    /// After an error nothing is known about what was written before: the caller must stop.
+    /// After an error the state of earlier writes is unknown, so the caller must stop.
     fn sync(&mut self, name: &str) -> io::Result<()>;
 
-    /// Gives a file another name, replacing a file that has it.
+    /// Renames a file, replacing any file with the new name.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
 
     /// Removes a file.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     fn remove(&mut self, name: &str) -> io::Result<()>;
 
     /// Makes new, changed and removed names durable (`fsync` of the folder).
     ///
     /// # Errors
-    /// As [`Disk::sync`].
+    /// As for [`Disk::sync`].
     fn sync_names(&mut self) -> io::Result<()>;
 }
 
-/// A whole file. A read that came back short would look like the end of a log, or like damage.
+/// Reads a whole file and checks its length, because a short read would look like the end of a log,
+/// or like damage.
 ///
 /// # Errors
-/// What the system says, `UnexpectedEof` if the read came back short.
+/// The system's error, `UnexpectedEof` if the read is short.
 pub fn read_whole(disk: &mut impl Disk, name: &str) -> io::Result<Vec<u8>> {
     let bytes = disk.read(name)?;
     if bytes.len() as u64 != disk.length(name)? {

@@ -1,19 +1,19 @@
-//! An entry of the log as bytes, alike in the write-ahead log and in messages.
+//! The encoding of a log entry, equal in the write-ahead log and in messages.
 
 use raft::eraftpb::{Entry, EntryType};
 
 use crate::codec::{Reader, TruncationError, Writer};
 
-/// Bytes of an entry around its data and context.
+/// The encoded bytes of an entry besides its data and context.
 pub(crate) const AROUND_BYTES: usize = 1 + 8 + 8 + 4 + 4;
 
-/// Bytes that are no entry.
+/// Why bytes are not an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
-    /// Cut short.
+    /// The entry ends early.
     #[error("an entry is cut short: {0}")]
     Truncated(#[from] TruncationError),
-    /// Unknown kind.
+    /// The entry has an unknown type.
     #[error("an entry of type {0}, which this version does not know")]
     Kind(u8),
 }

@@ -1,17 +1,17 @@
 //! The history root: an append-only Merkle log shaped as in RFC 6962, hashed with BLAKE3.
 //!
-//! Only the right edge is kept, one digest for each set bit of the size, so appending costs about
-//! two hashes and any two logs of one size have one root if and only if they are the same. A later
-//! inclusion path for a receipt needs nothing more than this shape.
+//! A history stores only the right edge, one digest for each set bit of the size, so appending
+//! costs about two hashes. Two logs of one size have the same root if and only if they are equal.
+//! The shape allows inclusion paths for receipts.
 
 use std::fmt;
 
 use crate::codec::{Reader, TruncationError, Writer};
 
-/// Before a leaf's content, so that a leaf can't be passed off as a node (RFC 6962, 2.1).
+/// Precedes a leaf's content, so that a leaf cannot pass as a node (RFC 6962, 2.1).
 const LEAF: u8 = 0;
 
-/// Before a node's two children.
+/// Precedes a node's two children.
 const NODE: u8 = 1;
 
 /// A BLAKE3 digest that prints as hex.
@@ -30,7 +30,7 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// Everything ever applied, as one root.
+/// All commands and results ever applied, as one root.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     size: u64,
@@ -38,7 +38,7 @@ pub struct History {
 }
 
 impl History {
-    /// The leaf of a command and its result.
+    /// Computes the leaf of a command and its result.
     #[must_use]
     pub fn leaf(command: &[u8], result: &[u8]) -> Digest {
         let mut hasher = blake3::Hasher::new();
@@ -68,13 +68,13 @@ impl History {
         );
     }
 
-    /// Leaves so far.
+    /// Returns the number of leaves.
     #[must_use]
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The root; that of an empty log is the hash of nothing.
+    /// Returns the root; the root of an empty log is the hash of no bytes.
     #[must_use]
     pub fn root(&self) -> Digest {
         let mut digests = self.edge.iter().rev().copied();
@@ -84,7 +84,7 @@ impl History {
         }
     }
 
-    /// Writes size and edge.
+    /// Writes the size and the edge.
     pub fn encode(&self, writer: &mut Writer) {
         writer.u64(self.size);
         for digest in &self.edge {
@@ -92,10 +92,10 @@ impl History {
         }
     }
 
-    /// Reads what [`History::encode`] wrote.
+    /// Reads a history that [`History::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes end early.
+    /// If the bytes end early.
     pub fn decode(reader: &mut Reader) -> Result<Self, TruncationError> {
         let size = reader.u64()?;
         let edge = (0..size.count_ones()).map(|_| reader.digest().map(Digest));
@@ -107,7 +107,7 @@ impl History {
 }
 
 fn node(left: Digest, right: Digest) -> Digest {
-    // In one piece: beginning a hash of several costs as much as hashing so little.
+    // One call on contiguous bytes: starting a hasher costs as much as hashing so few bytes.
     let mut whole = [NODE; 65];
     whole[1..33].copy_from_slice(&left.0);
     whole[33..].copy_from_slice(&right.0);

@@ -1,19 +1,21 @@
-//! The numbers of the log, each its own type so that an index is never taken for a term or a time.
+//! The numbers of the log, each with its own type, so that code cannot confuse an index with a term
+//! or a time.
 
 use std::fmt;
 
-/// A replica's name inside the group; never zero, never used again after its disk was wiped.
+/// A replica's id in the group. It is never zero, and a replica whose disk was wiped needs a new
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReplicaId(u64);
 
 impl ReplicaId {
-    /// A replica id, or `None` for zero, which raft keeps for "nobody".
+    /// Creates a replica id; returns `None` for zero, which raft reserves for "no replica".
     #[must_use]
     pub fn new(id: u64) -> Option<Self> {
         (id != 0).then_some(Self(id))
     }
 
-    /// The number raft knows it by.
+    /// Returns the number that raft uses.
     #[must_use]
     pub fn get(self) -> u64 {
         self.0
@@ -26,7 +28,7 @@ impl fmt::Display for ReplicaId {
     }
 }
 
-/// The place of an entry in the log; the genesis snapshot stands at 1.
+/// The position of an entry in the log; the genesis snapshot has index 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogIndex(pub u64);
 
@@ -36,7 +38,7 @@ impl fmt::Display for LogIndex {
     }
 }
 
-/// A raft term: at most one leader in each.
+/// A raft term, which has at most one leader.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term(pub u64);
 
@@ -46,7 +48,7 @@ impl fmt::Display for Term {
     }
 }
 
-/// Milliseconds since the Unix epoch as stamped by a leader; inside the log it never goes back.
+/// Milliseconds since the Unix epoch, as a leader stamped them; in the log, time never goes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogTime(pub u64);
 
@@ -56,6 +58,6 @@ impl fmt::Display for LogTime {
     }
 }
 
-/// How often a replica has been started on its disk; a later life has a larger number.
+/// The number of starts of a replica on its disk, so a later life has a larger number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);

@@ -1,9 +1,9 @@
-//! The parts of a snapshot on its way to this replica, kept on disk so that a restart asks only
-//! for the rest.
+//! The parts of an incoming snapshot, stored on disk so that a restarted replica requests only the
+//! rest.
 //!
-//! One file: a header with the snapshot's index and manifest, then each part at its place. Nothing
-//! is synced, since nothing rests on it: what a crash left is compared with the manifest part by
-//! part, and what does not verify is asked for again.
+//! The file has a header with the snapshot's index and manifest, then each part at its position.
+//! The replica does not sync it, because nothing relies on it: after a crash it compares each part
+//! with the manifest, and requests the parts that do not verify again.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,39 +18,39 @@ use crate::manifest::Manifest;
 /// The file's name.
 const NAME: &str = "incoming-snapshot";
 
-/// First bytes of the file: name and layout version.
+/// The first bytes of the file: its name and layout version.
 const MAGIC: &[u8; 8] = b"soukINC1";
 
-/// A part to be kept, and what it is a part of.
+/// A part to store, and the snapshot to which it belongs.
 #[derive(Clone, Debug)]
 pub struct KeptPart {
-    /// The snapshot's last entry.
+    /// The last entry of the snapshot.
     pub index: LogIndex,
     /// The file's header, which names the snapshot.
     pub header: Bytes,
-    /// Where the part stands in the snapshot.
+    /// The offset of the part in the snapshot, in bytes.
     pub start: u64,
-    /// The part.
+    /// The bytes of the part.
     pub bytes: Bytes,
 }
 
-/// What an earlier life received of a snapshot: each part verified.
+/// The verified parts of a snapshot that an earlier life received.
 #[derive(Debug)]
 pub struct ReceivedParts {
-    /// The snapshot's last entry.
+    /// The last entry of the snapshot.
     pub index: LogIndex,
-    /// All parts, by number, that are here.
+    /// The received parts by number.
     pub parts: BTreeMap<u32, Bytes>,
 }
 
-/// What the file on disk is for.
+/// The file on disk, and the snapshot to which it belongs.
 #[derive(Debug)]
 pub(crate) struct IncomingFile {
     index: LogIndex,
     header: Bytes,
 }
 
-/// The header of the file for a snapshot.
+/// Builds the file's header for a snapshot.
 pub(crate) fn header(index: LogIndex, manifest: &Manifest) -> Bytes {
     let mut writer = Writer::default();
     writer.raw(MAGIC);
@@ -60,8 +60,8 @@ pub(crate) fn header(index: LogIndex, manifest: &Manifest) -> Bytes {
 }
 
 impl IncomingFile {
-    /// Reads what an earlier life left. A file that can't be used, or that `newest` makes
-    /// superfluous, is removed.
+    /// Reads the parts that an earlier life received. Removes the file if it is unusable, or if
+    /// `newest` makes it superfluous.
     pub(crate) fn open(
         disk: &mut impl Disk,
         newest: LogIndex,
@@ -76,7 +76,7 @@ impl IncomingFile {
         }
     }
 
-    /// Writes a part; the file is begun anew where `file` is for another snapshot.
+    /// Writes a part; replaces the file if `file` is for another snapshot.
     pub(crate) fn keep(
         file: &mut Option<Self>,
         disk: &mut impl Disk,
@@ -105,7 +105,7 @@ impl IncomingFile {
         }
     }
 
-    /// The file's name, for errors.
+    /// Returns the file's name, for errors.
     pub(crate) fn name() -> String {
         NAME.to_owned()
     }

@@ -1,21 +1,20 @@
 //! A replicated, durable, deterministic state machine over raft-rs.
 //!
-//! [`Replica`] is the core: `tick`, `step`, `propose` and `read` change it, and what has to happen
-//! in the world comes back as ordered effects ([`Work`], then [`Outcome`]). It does no I/O, has no
-//! clock, no thread and no randomness of its own, so one seed replays a whole cluster. [`Store`] is
-//! what a replica keeps on disk: a segmented write-ahead log and snapshots, over a [`Disk`] that is
-//! real files in production and a model of a failing disk in the simulator.
+//! [`Replica`] is the core: `tick`, `step`, `propose` and `read` change it, and it returns ordered
+//! effects ([`Work`], then [`Outcome`]). It has no I/O, clock, thread or randomness of its own, so
+//! one seed replays a whole cluster. [`Store`] keeps a replica's data on disk: a segmented
+//! write-ahead log and snapshots. Its [`Disk`] is real files in production and a model of a failing
+//! disk in the simulator.
 //!
-//! The caller carries effects out in this order, for each [`Work`]:
-//! send `send_first`, begin with `checks`, keep `parts` with [`Store::keep_parts`], persist with
-//! [`Store::persist`], send `send_after`, then give the work back to [`Replica::persisted`] and
-//! carry out the [`Outcome`].
+//! You must carry out the effects of each [`Work`] in this order: send `send_first`, start
+//! `checks`, store `parts` with [`Store::keep_parts`], persist with [`Store::persist`], send
+//! `send_after`, then return the work to [`Replica::persisted`] and carry out the [`Outcome`].
 //!
-//! A [`Check`] runs beside all that, on any thread, and may take as long as it likes: its verdict
-//! is given to [`Replica::on_verified`] between two rounds. What others took in is acknowledged,
-//! counted and applied only once it is durable and verified.
+//! A [`Check`] runs concurrently on any thread and can take any time: pass its verdict to
+//! [`Replica::on_verified`] between two rounds. A replica acknowledges, counts and applies other
+//! replicas' batches only once they are durable and verified.
 //!
-//! A replica alone, of a machine that adds up:
+//! For example, a single replica of a machine that adds numbers:
 //!
 //! ```
 //! use souk_consensus::replica::Proposal;

@@ -1,7 +1,7 @@
 //! The part of the log that raft-rs reads: the entries since the last compaction, in memory.
 //!
-//! The write-ahead log holds the same entries on disk; nothing is read back from there while
-//! running. Snapshots bound how many entries there are.
+//! The write-ahead log holds the same entries on disk, and a running replica does not read them
+//! back. Snapshots bound the number of entries.
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
@@ -25,14 +25,15 @@ pub struct Log {
     hard_state: HardState,
     members: ConfState,
     snapshot: Snapshot,
-    /// What a follower is sent of the snapshot; it asks for the parts. Made when the first one
-    /// needs it: most snapshots are never sent, and it hashes all of one twice.
+    /// The manifest of the snapshot, which a follower gets before it requests the parts. The log
+    /// computes it on the first use, because it hashes the snapshot twice and most snapshots are
+    /// never sent.
     manifest: OnceCell<Manifest>,
     chunk_bytes: usize,
 }
 
 impl Log {
-    /// A log that goes on from a snapshot with the entries found after it.
+    /// Creates a log that continues from a snapshot with the entries found after it.
     #[must_use]
     pub fn new(
         snapshot: Snapshot,
@@ -54,36 +55,36 @@ impl Log {
         log
     }
 
-    /// The last index.
+    /// Returns the last index.
     #[must_use]
     pub fn last(&self) -> LogIndex {
         LogIndex(self.base.0 + self.entries.len() as u64)
     }
 
-    /// The first index that is still there.
+    /// Returns the first index that the log still holds.
     #[must_use]
     pub fn first(&self) -> LogIndex {
         LogIndex(self.base.0 + 1)
     }
 
-    /// The latest snapshot.
+    /// Returns the latest snapshot.
     #[must_use]
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
 
-    /// The members as of the last applied change.
+    /// Returns the members as of the last applied change.
     #[must_use]
     pub fn members(&self) -> &ConfState {
         &self.members
     }
 
-    /// Takes note of an applied membership change.
+    /// Records an applied membership change.
     pub fn on_members_changed(&mut self, members: ConfState) {
         self.members = members;
     }
 
-    /// Takes note of a persisted hard state.
+    /// Records a persisted hard state.
     pub fn on_hard_state(&mut self, hard_state: HardState) {
         self.hard_state = hard_state;
     }
@@ -108,7 +109,7 @@ impl Log {
         );
     }
 
-    /// Takes the log out, without the entries from `first` on, of which nobody was told.
+    /// Takes the log without the entries from `first` on, which this replica has not acknowledged.
     #[must_use]
     pub fn take_before(&mut self, first: LogIndex) -> Self {
         assert!(first > self.base, "what a snapshot covers stays");
@@ -125,7 +126,7 @@ impl Log {
         log
     }
 
-    /// Replaces everything by a snapshot received from the leader.
+    /// Replaces the whole log by a snapshot received from the leader.
     pub fn install(&mut self, snapshot: Snapshot) {
         self.entries.clear();
         self.base = snapshot.index;
@@ -141,7 +142,7 @@ impl Log {
         self.snapshot = snapshot;
     }
 
-    /// A part of the latest snapshot, if it is the one with this digest.
+    /// Returns a part of the latest snapshot, if `snapshot` is its digest.
     #[must_use]
     pub fn chunk(&self, snapshot: Digest, number: u32) -> Option<Bytes> {
         let wanted = self.manifest().digest() == snapshot;
@@ -155,7 +156,7 @@ impl Log {
             .get_or_init(|| Manifest::of(bytes, self.chunk_bytes))
     }
 
-    /// Takes a snapshot of this replica itself and forgets the entries up to `keep_from`.
+    /// Records a snapshot that this replica made, and removes the entries before `keep_from`.
     pub fn compact(&mut self, snapshot: Snapshot, keep_from: LogIndex) {
         assert!(
             keep_from.0 <= snapshot.index.0 + 1,
@@ -177,7 +178,7 @@ impl Log {
         self.take_snapshot(snapshot);
     }
 
-    /// The term at an index, if it is known.
+    /// Returns the term at an index, if the log knows it.
     #[must_use]
     pub fn term_at(&self, index: LogIndex) -> Option<Term> {
         if index == self.base {
@@ -189,7 +190,7 @@ impl Log {
         self.get(index).map(|entry| Term(entry.term))
     }
 
-    /// The entry at an index, if it is there.
+    /// Returns the entry at an index, if the log holds it.
     #[must_use]
     pub fn get(&self, index: LogIndex) -> Option<&Entry> {
         let place = index.0.checked_sub(self.base.0 + 1)?;
@@ -250,8 +251,8 @@ impl Storage for Log {
     }
 
     fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<eraftpb::Snapshot> {
-        // A replica ignores a snapshot whose members it is not among; the members make one at the
-        // entry that adds a newcomer. It also refuses one that no majority vouches for.
+        // A replica ignores a snapshot of which it is no member; members make one at the entry that
+        // adds a new replica. It also refuses a snapshot for which no majority vouches.
         let members = &self.snapshot.members;
         let known = members.get_voters().contains(&to) || members.get_learners().contains(&to);
         let is_vouched = !self.snapshot.vouchers.is_empty();
@@ -280,7 +281,8 @@ impl Storage for Log {
     }
 }
 
-/// What an entry weighs in a message: its data and some twenty bytes of numbers around it.
+/// Returns the weight of an entry in a message: its data and about twenty bytes of numbers around
+/// it.
 pub(crate) fn size_of(entry: &Entry) -> u64 {
     (entry.data.len() + entry.context.len() + 24) as u64
 }

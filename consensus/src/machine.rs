@@ -1,4 +1,5 @@
-//! What is replicated: the border between this crate and the exchange it knows nothing of.
+//! The replicated state machine: the border between this crate and the exchange, which it does not
+//! know.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,38 +8,38 @@ use crate::history::{Digest, History};
 use crate::ids::{LogIndex, LogTime, ReplicaId};
 use crate::voucher::{OfferedState, Tally};
 
-/// Where in the log something was applied.
+/// The position of an application in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// The entry.
+    /// The index of the entry.
     pub index: LogIndex,
-    /// The command inside the entry, from zero.
+    /// The command's index in the entry.
     pub offset: u32,
 }
 
-/// A snapshot's bytes that the machine cannot take.
+/// The machine cannot restore a snapshot's bytes.
 #[derive(Debug, thiserror::Error)]
 #[error("the state machine refused the snapshot")]
 pub struct RestoreError {
-    /// Why, in the machine's own words.
+    /// The machine's reason.
     #[source]
     pub cause: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// What a machine can't do from some moment on.
+/// The machine cannot apply entries from some time on.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}")]
 pub struct Unable {
-    /// Why, in the machine's own words; they say what to do.
+    /// The machine's reason, which says what to do.
     #[source]
     pub cause: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// What is wrong with a command that nobody who may command has signed.
+/// The fault of a command that its author has not signed.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}")]
 pub struct CommandFault {
-    /// Why, in the machine's own words; they name the account.
+    /// The machine's reason, which names the account.
     #[source]
     pub cause: Box<dyn std::error::Error + Send + Sync>,
 }
@@ -46,11 +47,11 @@ pub struct CommandFault {
 /// One step of a change of members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberChange {
-    /// Takes in a new replica that receives the log and has no vote.
+    /// Adds a new replica, which receives the log and has no vote.
     AddLearner(ReplicaId),
-    /// Gives a learner that caught up a vote.
+    /// Grants a vote to a learner that caught up.
     Promote(ReplicaId),
-    /// Removes a replica for good.
+    /// Removes a replica permanently.
     Remove(ReplicaId),
 }
 
@@ -64,81 +65,83 @@ impl fmt::Display for MemberChange {
     }
 }
 
-/// What a state says about a change of members.
+/// The state's judgement of a change of members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangeStanding {
-    /// The operators want it: replicas carry it out.
+    /// The operators ordered it, so replicas carry it out.
     Ordered,
-    /// They wanted it and no longer do. An honest leader may have proposed it; it has no effect.
+    /// The operators ordered it and then cancelled it. An honest leader may have proposed it; it
+    /// has no effect.
     Outdated,
-    /// Nobody ordered it, as far as this state goes.
+    /// No operator ordered it, as far as this state shows.
     Unordered,
 }
 
 /// A deterministic state machine: equal inputs in equal order give equal states and results on
-/// every replica, whatever the machine, the moment or the order of its memory.
+/// every replica, independent of the hardware, the time and the layout of memory.
 ///
-/// No method may fail: a command that is wrong is refused by a result that says so.
+/// No method may fail: a wrong command gets a result that refuses it.
 pub trait StateMachine {
-    /// A command whose author was checked: what is applied.
+    /// A command with a verified author, ready to apply.
     type Command;
 
-    /// Reads a command and checks what can be checked of it without the state: that its author
-    /// signed it. Costs more than all else and needs nothing of the replica, so the caller does it
-    /// on threads of its own; see [`crate::Check`].
+    /// Decodes a command and checks it without the state, that is, the signature of its author.
+    /// This costs more than everything else and needs nothing of the replica, so callers do it on
+    /// their own threads; see [`crate::Check`].
     ///
     /// # Errors
-    /// When it must not be proposed, and must not be in the log.
+    /// If the command must be neither proposed nor in the log.
     fn verify(command: &[u8]) -> Result<Self::Command, CommandFault>;
 
-    /// What [`StateMachine::verify`] says of each, in their order: a machine may know how to check
-    /// many signatures sooner together than one after the other.
+    /// Gives the results of [`StateMachine::verify`] for each command, in order. A machine can
+    /// check many signatures faster together.
     fn verify_each(commands: &[&[u8]]) -> Vec<Result<Self::Command, CommandFault>> {
         commands.iter().map(|it| Self::verify(it)).collect()
     }
 
-    /// Why nothing may be applied at `now`, if this build of the machine can't do what the others
-    /// do then: the replica stops before.
+    /// Returns why this build of the machine can apply nothing at `now`, if other builds act
+    /// differently from then on. The replica stops before that time.
     fn unable(&self, _now: LogTime) -> Option<Unable> {
         None
     }
 
-    /// Applies one command and returns its result, which its proposer is answered with.
+    /// Applies one command and returns its result, which the replica sends to the proposer.
     fn apply(&mut self, at: Position, now: LogTime, command: &Self::Command) -> Vec<u8>;
 
-    /// What the history keeps of a command and its result. A machine that has hashed both before
-    /// may say so; it can't be anything else, for whoever verifies a history hashes them again.
+    /// Returns the history's leaf of a command and its result. A machine that has hashed both
+    /// already can override this, but must return the same leaf, because a verifier of the history
+    /// computes it again.
     fn leaf(&self, _at: Position, command: &[u8], result: &[u8]) -> Digest {
         History::leaf(command, result)
     }
 
-    /// Lets time pass without a command; the result tells what that caused.
+    /// Advances time without a command and returns the consequences as the result.
     fn tick(&mut self, at: Position, now: LogTime) -> Vec<u8>;
 
-    /// The next moment something would happen by time alone. The leader proposes a tick once its
-    /// clock is past it, and never when there is none.
+    /// Returns the next time at which time alone causes a change. The leader proposes a tick once
+    /// its clock has passed that time, and never if there is none.
     fn wakes_at(&self) -> Option<LogTime>;
 
-    /// What the state says about a change of members. An answer other than
+    /// Returns the state's judgement of a change of members. An answer other than
     /// [`ChangeStanding::Unordered`] must never become that again. A machine without an opinion
     /// leaves the members to the leader.
     fn judge_change(&self, _change: MemberChange) -> ChangeStanding {
         ChangeStanding::Ordered
     }
 
-    /// This replica's signature; empty where members have no keys.
+    /// Signs a statement as this replica; returns no bytes if members have no keys.
     fn sign(&self, _statement: &[u8]) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Whether a member signed a statement. A machine without keys believes every sender.
+    /// Returns whether a member signed a statement. A machine without keys believes every sender.
     fn has_signed(&self, _by: ReplicaId, _statement: &[u8], _signature: &[u8]) -> bool {
         true
     }
 
-    /// Who must vouch for a state that another replica offers, and who has. A machine that
-    /// replicates who may become a member also counts those that joined since; see
-    /// [`OfferedState`].
+    /// Counts the members that must vouch for a state that another replica offers, and those that
+    /// do. A machine that replicates the list of possible members also counts those that joined
+    /// since; see [`OfferedState`].
     fn tally(&self, offered: &OfferedState<'_>) -> Tally {
         let members = match offered.known.is_empty() {
             true => offered.voters,
@@ -155,17 +158,17 @@ pub trait StateMachine {
         }
     }
 
-    /// A digest that is quick to read and changes with everything applied, in an
-    /// order that does not depend on memory. It need not cover the whole state: replicas also sign
-    /// a digest of everything that [`StateMachine::snapshot`] gives.
+    /// Returns a digest that is quick to read, changes with every application and does not depend
+    /// on the layout of memory. It need not cover the whole state, because replicas also sign a
+    /// digest of all bytes of [`StateMachine::snapshot`].
     fn digest(&self) -> [u8; 32];
 
-    /// The whole state as bytes.
+    /// Encodes the whole state.
     fn snapshot(&self) -> Vec<u8>;
 
-    /// Replaces the whole state by what [`StateMachine::snapshot`] gave.
+    /// Replaces the whole state by one that [`StateMachine::snapshot`] encoded.
     ///
     /// # Errors
-    /// When the bytes are not such a state; the machine may then be in any state.
+    /// If the bytes are not such a state; the machine may then be in any state.
     fn restore(&mut self, bytes: &[u8]) -> Result<(), RestoreError>;
 }

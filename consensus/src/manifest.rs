@@ -1,4 +1,4 @@
-//! A snapshot as a list of parts, each with its digest: what a follower is sent in its place.
+//! Manifests: a snapshot as a list of parts, each with its digest, which a follower gets first.
 
 use std::ops::Range;
 
@@ -8,10 +8,10 @@ use crate::codec::{Reader, TruncationError, Writer};
 use crate::history::Digest;
 use crate::voucher::Certificate;
 
-/// Parts a manifest may list: with parts of 256 KiB, a snapshot of 16 GiB.
+/// The most parts of a manifest: with parts of 256 KiB, a snapshot of 16 GiB.
 const PARTS_MAX: u32 = 65_536;
 
-/// Bytes of a part: it travels in one message.
+/// The most bytes of a part, which one message carries.
 const PART_BYTES_MAX: u64 = 1 << 20;
 
 /// The parts of one snapshot.
@@ -23,26 +23,26 @@ pub struct Manifest {
     parts: Vec<Digest>,
 }
 
-/// Bytes that are no manifest.
+/// Why bytes are not a manifest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// Cut short.
+    /// The bytes end early.
     #[error("it is cut short: {0}")]
     Truncated(#[from] TruncationError),
-    /// Its numbers do not fit each other.
+    /// The numbers contradict each other.
     #[error("{parts} parts of {chunk_bytes} bytes do not make {total_bytes} bytes")]
     Shape {
-        /// Parts listed.
+        /// The number of parts listed.
         parts: u32,
-        /// Bytes of a part.
+        /// The bytes of one part.
         chunk_bytes: u64,
-        /// Bytes of the whole.
+        /// The bytes of the whole snapshot.
         total_bytes: u64,
     },
 }
 
 impl Manifest {
-    /// Lists the parts of `chunk_bytes` bytes that `bytes` is made of.
+    /// Creates the manifest of `bytes` with parts of `chunk_bytes` bytes.
     #[must_use]
     pub fn of(bytes: &Bytes, chunk_bytes: usize) -> Self {
         assert!(chunk_bytes > 0, "a part is not empty");
@@ -54,19 +54,19 @@ impl Manifest {
         }
     }
 
-    /// Digest of the whole, which names the snapshot.
+    /// Returns the digest of the whole snapshot, which names it.
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// How many parts there are.
+    /// Returns the number of parts.
     #[must_use]
     pub fn parts(&self) -> u32 {
         u32::try_from(self.parts.len()).expect("bounded when it was read")
     }
 
-    /// Where a part stands in the whole.
+    /// Returns the byte range of a part in the snapshot.
     #[must_use]
     pub fn range(&self, number: u32) -> Option<Range<usize>> {
         if number >= self.parts() {
@@ -77,14 +77,14 @@ impl Manifest {
         Some(usize::try_from(start).ok()?..usize::try_from(end).ok()?)
     }
 
-    /// Whether bytes are this part.
+    /// Returns whether `bytes` are this part.
     #[must_use]
     pub fn verifies(&self, number: u32, bytes: &[u8]) -> bool {
         let fits = self.range(number).is_some_and(|it| it.len() == bytes.len());
         fits && self.parts.get(number as usize) == Some(&digest_of(bytes))
     }
 
-    /// The manifest as bytes.
+    /// Encodes the manifest.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::default();
@@ -98,10 +98,10 @@ impl Manifest {
         writer.finish().into()
     }
 
-    /// Reads what [`Manifest::encode`] wrote.
+    /// Decodes bytes that [`Manifest::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes end early or the numbers do not fit each other.
+    /// If the bytes end early or the numbers contradict each other.
     pub fn decode(bytes: Bytes) -> Result<Self, ManifestError> {
         let mut reader = Reader::new(bytes);
         let digest = Digest(reader.digest()?);
@@ -129,17 +129,17 @@ impl Manifest {
     }
 }
 
-/// A snapshot that one replica offers to another: who vouches for it, and its parts.
+/// A snapshot that one replica offers to another: its certificate and its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotOffer {
-    /// The statement about it, and its signatures.
+    /// The statement about the snapshot, with its signatures.
     pub certificate: Certificate,
-    /// Its parts.
+    /// The list of its parts.
     pub manifest: Manifest,
 }
 
 impl SnapshotOffer {
-    /// The offer as bytes.
+    /// Encodes the offer.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::default();
@@ -148,10 +148,10 @@ impl SnapshotOffer {
         writer.finish().into()
     }
 
-    /// Reads what [`SnapshotOffer::encode`] wrote.
+    /// Decodes bytes that [`SnapshotOffer::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes end early or the numbers of the manifest do not fit each other.
+    /// If the bytes end early or the numbers of the manifest contradict each other.
     pub fn decode(bytes: Bytes) -> Result<Self, ManifestError> {
         let mut reader = Reader::new(bytes);
         Ok(Self {

@@ -1,4 +1,4 @@
-//! One replica: raft-rs, the state machine, and what lies between them, without any I/O.
+//! A replica: it connects raft-rs and the state machine, without any I/O.
 
 mod admission;
 mod applying;
@@ -51,47 +51,49 @@ use transfer::Incoming;
 use verifying::Verifying;
 use vouching::Vouching;
 
-/// Bytes of entries in one message.
+/// The most bytes of entries in one message.
 const MESSAGE_BYTES_MAX: u64 = 1 << 20;
 
-/// Bytes of entries a leader holds that no quorum has: it then takes no more proposals.
+/// The most bytes of entries that a leader holds and no quorum has; beyond it the leader takes no
+/// more proposals.
 const UNCOMMITTED_BYTES_MAX: u64 = 64 << 20;
 
-/// Bytes of entries applied in one round, so that heartbeats go out in between.
+/// The most bytes of entries applied in one round, so that heartbeats can go out in between.
 const COMMITTED_BYTES_MAX: u64 = 4 << 20;
 
-/// Append messages on their way to one peer.
+/// The most append messages in flight to one peer.
 const INFLIGHT_MESSAGES_MAX: usize = 256;
 
-/// How a replica is set up.
+/// The configuration of a replica.
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
-    /// This replica.
+    /// The id of this replica.
     pub id: ReplicaId,
-    /// Seed of its election timeouts.
+    /// The seed of its election timeouts.
     pub seed: u64,
-    /// Ticks without a leader until an election, at least; at most twice as many.
+    /// The least ticks without a leader before an election; the most are twice as many.
     pub election_ticks: usize,
     /// Ticks between a leader's heartbeats.
     pub heartbeat_ticks: usize,
-    /// Entries between two digests of the whole state.
+    /// Entries between two checkpoints.
     pub checkpoint_entries: u64,
-    /// Entries between two snapshots, at least; more where they are little beside the state. Equal
-    /// on all members, as the next one is: they vouch for the same states.
+    /// The least entries between two snapshots; there are more if the log is small compared with
+    /// the state. This and the next field must be equal on all members, because they vouch for the
+    /// same states.
     pub snapshot_entries: u64,
-    /// Bytes of entries after which a snapshot is taken however few they are: about what is kept in
-    /// memory, and read at a start, twice over.
+    /// Bytes of entries after which the members make a snapshot however few the entries are. Memory
+    /// holds, and a start reads, up to about twice as many.
     pub snapshot_log_bytes: u64,
-    /// Bytes of one part of a snapshot on its way to another replica.
+    /// The bytes of one part of a snapshot in transfer.
     pub snapshot_chunk_bytes: usize,
-    /// Least time between two entries that only let time pass, in milliseconds.
+    /// The least time between two entries that only advance time, in milliseconds.
     pub time_step_ms: u64,
-    /// Bounds of the proposal queue.
+    /// The bounds of the proposal queue.
     pub limits: ProposalLimits,
 }
 
 impl ReplicaConfig {
-    /// The defaults: with a tick of 15 ms an election timeout is 300 to 600 ms.
+    /// Returns the defaults: with a tick of 15 ms an election timeout is 300 to 600 ms.
     #[must_use]
     pub fn new(id: ReplicaId, seed: u64) -> Self {
         Self {
@@ -109,77 +111,77 @@ impl ReplicaConfig {
     }
 }
 
-/// Why a replica could not be started from what its store gave.
+/// Why a replica cannot start from its stored data.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The configuration.
+    /// raft-rs rejects the configuration.
     #[error("the replica's configuration is not sound: {0}")]
     Raft(#[from] raft::Error),
-    /// The machine.
+    /// The machine cannot take the snapshot.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// The log holds what this replica never acknowledged, and says that it did.
+    /// The log states as committed an entry that this replica never acknowledged.
     #[error(
         "entry {index} of the log must not be there: {fault}. Restore the folder from a backup, or \
          add this replica again under a new id"
     )]
     Entry {
-        /// The entry.
+        /// The index of the entry.
         index: LogIndex,
-        /// What is wrong with it.
+        /// The fault in it.
         #[source]
         fault: Fault,
     },
 }
 
-/// What a replica is at the moment.
+/// The current role of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Follows a leader, or waits for one.
+    /// The replica follows a leader, or waits for one.
     Follower,
-    /// Asks for votes.
+    /// The replica asks for votes.
     Candidate,
-    /// Leads.
+    /// The replica leads the group.
     Leader,
 }
 
-/// A replica's place in the group.
+/// The state of a replica in its group.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// This replica.
+    /// The id of this replica.
     pub id: ReplicaId,
-    /// What it is.
+    /// The current role.
     pub role: Role,
-    /// Its term.
+    /// The current term.
     pub term: Term,
-    /// Whom it follows, if anyone.
+    /// The leader that it follows, if any.
     pub leader: Option<ReplicaId>,
-    /// The last entry known to be on a quorum.
+    /// The last entry that it knows to be on a quorum.
     pub commit: LogIndex,
-    /// The last entry applied here.
+    /// The last entry that it has applied.
     pub applied: LogIndex,
-    /// The last entry in the log.
+    /// The last entry of its log.
     pub last: LogIndex,
-    /// The last entry of the latest snapshot.
+    /// The last entry of its latest snapshot.
     pub snapshot: LogIndex,
-    /// The log's clock.
+    /// The time of the last applied entry.
     pub time: LogTime,
-    /// The latest checkpoint, if there was one since the start.
+    /// The latest checkpoint since the start, if any.
     pub checkpoint: Option<Checkpoint>,
-    /// Commands on their way into the log.
+    /// Commands of this replica that are not applied yet.
     pub proposals: usize,
-    /// Voters and learners.
+    /// The voters and learners.
     pub members: ConfState,
-    /// Whether this replica is one of them; one that was removed may stop.
+    /// Whether this replica is a member; a removed replica may stop.
     pub member: bool,
-    /// How far the others are; empty unless this replica leads.
+    /// The progress of the other members; empty unless this replica leads.
     pub peers: Vec<PeerProgress>,
-    /// The last leader that sent what must not be in the log, if one did.
+    /// The last leader that sent an entry that must not be in the log, if any.
     pub accusation: Option<Accusation>,
 }
 
-/// See the module. Effects are taken with [`Replica::take_work`] and given back with
-/// [`Replica::persisted`]; between the two nothing else may be called.
+/// A replica, as the module describes. Take its effects with [`Replica::take_work`] and return them
+/// with [`Replica::persisted`]; call nothing else in between.
 pub struct Replica<M: StateMachine> {
     config: ReplicaConfig,
     raw: RawNode<Log>,
@@ -190,10 +192,10 @@ pub struct Replica<M: StateMachine> {
     time: LogTime,
     clocks: Clocks,
     applied: LogIndex,
-    /// How far the log has grown since members last made the whole state.
+    /// The growth of the log since members last made the whole state.
     growth: Growth,
     ticks: u64,
-    /// When each member was last heard from, in ticks.
+    /// For each member, the tick of its last message.
     heard: BTreeMap<ReplicaId, u64>,
     time_step_at: LogTime,
     elections: Elections,
@@ -204,26 +206,26 @@ pub struct Replica<M: StateMachine> {
     commits: Commits,
     verifying: Verifying<M::Command>,
     snapshot_ticks: BTreeMap<u64, u64>,
-    /// A snapshot of which parts are still missing.
+    /// A snapshot in transfer, with missing parts.
     incoming: Option<Incoming>,
-    /// Parts of one that an earlier life received.
+    /// The parts of a snapshot that an earlier life received.
     received: Option<BTreeMap<u32, Bytes>>,
-    /// Replicas that offered a state for which no majority vouches, and the tick until which their
-    /// offers are refused.
+    /// Replicas that offered a state for which no majority vouches, and the tick until which this
+    /// replica refuses their offers.
     doubted: BTreeMap<ReplicaId, u64>,
-    /// To be sent with the next work.
+    /// Messages to send with the next work.
     outbox: Vec<Envelope>,
     in_work: Option<Ready>,
 }
 
 impl<M: StateMachine> Replica<M> {
-    /// Starts a replica from what its store held. `verdicts` are those of all the checks that
-    /// [`crate::check::checks_of`] gives for its entries: the log goes on before the first of them
-    /// that is forged, which was never acknowledged.
+    /// Starts a replica from its stored data. `verdicts` must be those of all checks that
+    /// [`crate::check::checks_of`] returns for its entries. If an entry is forged, the log
+    /// continues before it, because this replica never acknowledged it.
     ///
     /// # Errors
-    /// When the configuration is not sound, the machine refuses the snapshot, or what is forged
-    /// counts as committed on this disk.
+    /// If raft-rs rejects the configuration, the machine refuses the snapshot, or the disk states a
+    /// forged entry as committed.
     pub fn new(
         config: ReplicaConfig,
         recovered: Recovery,
@@ -274,7 +276,8 @@ impl<M: StateMachine> Replica<M> {
         Ok(replica)
     }
 
-    /// The first snapshot of a new group: equal on every member, since all begin with it.
+    /// Returns the first snapshot of a new group, which must be equal on every member, because all
+    /// begin with it.
     #[must_use]
     pub fn genesis(members: &[ReplicaId], machine: &M) -> Snapshot {
         let voters: Vec<u64> = members.iter().map(|member| member.get()).collect();
@@ -296,7 +299,7 @@ impl<M: StateMachine> Replica<M> {
         })
     }
 
-    /// One tick passed; `now` is the local clock.
+    /// Advances the replica by one tick; `now` is the local clock.
     pub fn tick(&mut self, now: LogTime) {
         self.on_call(now);
         self.clocks.on_tick(now);
@@ -310,10 +313,10 @@ impl<M: StateMachine> Replica<M> {
         self.settle_elections();
     }
 
-    /// A message came from a peer.
+    /// Processes a message from a peer.
     ///
     /// # Errors
-    /// When it is dropped; the group goes on without it.
+    /// If the replica drops the message; the group continues without it.
     pub fn step(&mut self, now: LogTime, from: ReplicaId, bytes: Bytes) -> Result<(), StepError> {
         self.on_call(now);
         let message = PeerMessage::decode(bytes)?;
@@ -354,25 +357,25 @@ impl<M: StateMachine> Replica<M> {
         stepped
     }
 
-    /// Draws the election timeout anew where it must be; nobody campaigns with what is unverified.
+    /// Draws a new election timeout if needed; a replica with unverified entries must not campaign.
     fn settle_elections(&mut self) {
         let may_campaign = !self.has_unverified();
         self.elections.settle(&mut self.raw, may_campaign);
     }
 
-    /// Queues a command for the log; it is answered in an [`Outcome`] after it was applied here.
+    /// Queues a command for the log. An [`Outcome`] answers it after this replica has applied it.
     ///
     /// # Errors
-    /// When too many are waiting, or it is too large.
+    /// If too many commands wait, or this one is too large.
     pub fn propose(&mut self, command: Proposal<M::Command>) -> Result<Ticket, ProposalRefusal> {
         self.proposals.push(vec![command])
     }
 
-    /// Queues several commands, all or none. The ticket returned is that of the first; those of
-    /// the others follow it one by one.
+    /// Queues several commands, all or none. Returns the ticket of the first; the others have the
+    /// tickets that follow.
     ///
     /// # Errors
-    /// When too many are waiting, or one is too large.
+    /// If too many commands wait, or one is too large.
     pub fn propose_all(
         &mut self,
         commands: Vec<Proposal<M::Command>>,
@@ -380,64 +383,65 @@ impl<M: StateMachine> Replica<M> {
         self.proposals.push(commands)
     }
 
-    /// Asks for a moment at which the local state holds everything acknowledged before the call.
+    /// Requests a moment at which the local state holds everything acknowledged before the call.
     ///
     /// # Errors
-    /// When too many are waiting.
+    /// If too many reads wait.
     pub fn read(&mut self) -> Result<ReadTicket, Busy> {
         self.reads.push()
     }
 
-    /// The machine as it stands.
+    /// Returns the machine in its current state.
     #[must_use]
     pub fn machine(&self) -> &M {
         &self.machine
     }
 
-    /// Everything applied so far.
+    /// Returns the history of everything applied.
     #[must_use]
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// The last entry applied here.
+    /// Returns the last applied entry.
     #[must_use]
     pub fn applied(&self) -> LogIndex {
         self.applied
     }
 
-    /// This replica's term.
+    /// Returns this replica's term.
     #[must_use]
     pub fn term(&self) -> Term {
         Term(self.raw.raft.term)
     }
 
-    /// Whether this replica leads, as far as it knows.
+    /// Returns whether this replica leads, as far as it knows.
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.raw.raft.state == StateRole::Leader
     }
 
-    /// Whom this replica follows, or itself; none during an election.
+    /// Returns the leader, which can be this replica itself; `None` during an election.
     #[must_use]
     pub fn leader(&self) -> Option<ReplicaId> {
         ReplicaId::new(self.raw.raft.leader_id)
     }
 
-    /// The raft log, for checks.
+    /// Returns the raft log, for checks.
     #[must_use]
     pub fn log(&self) -> &Log {
         self.raw.store()
     }
 
-    /// Whether a quorum came to another state than this replica, which then must stop.
+    /// Returns the difference if a quorum reached another state than this replica, which then must
+    /// stop.
     pub fn compare_checkpoints(&mut self) -> Option<Divergence> {
         let quorum = self.raw.store().members().get_voters().len() / 2 + 1;
         let differing = self.vouching.compare(self.config.id, quorum);
         differing.or_else(|| self.checkpoints.compare(quorum))
     }
 
-    /// Where this replica stands.
+    /// Returns the status of this replica.
     #[must_use]
     pub fn status(&self) -> Status {
         let raft = &self.raw.raft;
@@ -464,7 +468,7 @@ impl<M: StateMachine> Replica<M> {
         }
     }
 
-    /// The transport could not deliver to a peer.
+    /// Records that the transport could not deliver to a peer.
     pub fn on_unreachable(&mut self, peer: ReplicaId) {
         self.raw.report_unreachable(peer.get());
         self.settle_elections();
@@ -478,7 +482,7 @@ impl<M: StateMachine> Replica<M> {
         self.clocks.on_call(now);
     }
 
-    /// Sends what is due: proposals, reads, the passing of time.
+    /// Sends the due proposals, reads and ticks of time.
     fn flush(&mut self) {
         self.flush_time();
         self.flush_proposals();
@@ -533,7 +537,7 @@ impl<M: StateMachine> Replica<M> {
         if moment <= now && self.time_step_at.0 + self.config.time_step_ms <= now.0 {
             self.time_step_at = now;
             let data = self.proposals.encode_tick(now);
-            // A dropped one is proposed again a step later.
+            // raft may drop it; the replica then proposes another one a step later.
             let _dropped = self.raw.propose(Vec::new(), data);
         }
     }
@@ -558,7 +562,8 @@ fn raft_config(config: &ReplicaConfig, applied: LogIndex) -> raft::Config {
     }
 }
 
-/// raft-rs wants a place to log to; what matters comes back as status and errors.
+/// Returns a logger that discards, because raft-rs needs one; the status and errors say what
+/// matters.
 fn silent() -> slog::Logger {
     slog::Logger::root(slog::Discard, slog::o!())
 }

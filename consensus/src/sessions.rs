@@ -1,8 +1,9 @@
-//! Which batches were applied, so that one proposed twice is applied once, and who was removed.
+//! The table of applied batches, so that replicas apply a batch once even if it was proposed twice,
+//! and of removed replicas.
 //!
-//! Replicated state: every replica keeps the same table, and snapshots carry it. An origin says
-//! with each batch which of its numbers it no longer waits for, so the table stays as small as
-//! what is in flight.
+//! It is replicated state: every replica has the same table, and snapshots carry it. An origin
+//! states with each batch for which sequences it no longer waits, so the table holds only batches
+//! in flight.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,14 +21,15 @@ pub struct Sessions {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct SessionRow {
     incarnation: Incarnation,
-    /// Every sequence below it was applied or given up.
+    /// The origin waits for no sequence below it: each was applied or given up.
     floor: u64,
-    /// Sequences at or above the floor that were applied.
+    /// The applied sequences at or above the floor.
     applied: BTreeSet<u64>,
 }
 
 impl Sessions {
-    /// Takes note of a batch. False if it was applied before or given up: it is then skipped.
+    /// Records a batch. Returns false if replicas must skip it, because it was applied or given up
+    /// before.
     pub fn admit(&mut self, batch: &Batch) -> bool {
         let BatchId {
             origin,
@@ -61,20 +63,20 @@ impl Sessions {
         fresh
     }
 
-    /// Whether a replica of this id was removed from the group.
+    /// Returns whether a replica with this id was removed from the group.
     #[must_use]
     pub fn is_retired(&self, id: ReplicaId) -> bool {
         self.retired.contains(&id)
     }
 
-    /// A replica was removed: its id is never used again, and nothing of it is expected.
+    /// Retires the id of a removed replica, which can never be used again, and forgets its batches.
     pub fn retire(&mut self, id: ReplicaId) {
         self.rows.remove(&id);
         self.retired.insert(id);
         assert!(!self.rows.contains_key(&id), "nothing is expected of it");
     }
 
-    /// Whether a batch was applied.
+    /// Returns whether a batch was applied.
     #[must_use]
     pub fn has_applied(&self, id: BatchId) -> bool {
         self.rows.get(&id.origin).is_some_and(|row| {
@@ -101,10 +103,10 @@ impl Sessions {
         writer.numbers(&retired);
     }
 
-    /// Reads what [`Sessions::encode`] wrote.
+    /// Reads a table that [`Sessions::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes end early.
+    /// If the bytes end early.
     pub fn decode(reader: &mut Reader) -> Result<Self, TruncationError> {
         let mut rows = BTreeMap::new();
         for _ in 0..reader.u32()? {

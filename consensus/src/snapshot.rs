@@ -1,8 +1,8 @@
 //! The whole replicated state at one index, as bytes that verify themselves.
 //!
-//! It holds what a replica needs to go on from there without the log before it: the machine's
-//! state, the membership, the log's clock, the batches already applied and the history's edge.
-//! The last 32 bytes are the BLAKE3 of all before them.
+//! It holds all that a replica needs to continue without the log before it: the machine's state,
+//! the membership, the log's clock, the batches already applied and the history's edge. The last 32
+//! bytes are the BLAKE3 hash of all bytes before them.
 
 use bytes::Bytes;
 use raft::eraftpb::ConfState;
@@ -13,70 +13,70 @@ use crate::ids::{LogIndex, LogTime, ReplicaId, Term};
 use crate::sessions::Sessions;
 use crate::voucher::{Certificate, Statement, Voucher};
 
-/// First bytes of a snapshot: name and layout version.
+/// The first bytes of a snapshot: its name and layout version.
 const MAGIC: &[u8; 8] = b"soukSNP2";
 
-/// Bytes of the closing digest.
+/// The bytes of the digest at the end.
 const DIGEST_BYTES: usize = 32;
 
-/// Bits of a term that count elections, before they run into those that tell foundings apart.
+/// The bits of a term that count elections, below the bits that distinguish foundings.
 const ELECTIONS_BITS: u32 = 16;
 
-/// Where in a term the number of foundings stands: above a hash of 32 bits.
+/// The position in a term of the number of foundings: above a hash of 32 bits.
 const FOUNDING_SHIFT: u32 = ELECTIONS_BITS + 32;
 
-/// How far the log has grown since all members last made the whole state. It is replicated itself,
-/// so that they make the next one at the same entry.
+/// The growth of the log since members last made the whole state. It is replicated, so that they
+/// make the next one at the same entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Growth {
-    /// The entry of the last one.
+    /// The entry of the last whole state.
     pub since: LogIndex,
-    /// Bytes of the machine's state then.
+    /// The bytes of the machine's state at that entry.
     pub state_bytes: u64,
-    /// Bytes of entries applied after it.
+    /// The bytes of entries applied after it.
     pub log_bytes: u64,
 }
 
-/// A decoded snapshot and the bytes it was decoded from.
+/// A decoded snapshot and its encoded bytes.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The last entry it covers.
+    /// The last entry that it covers.
     pub index: LogIndex,
-    /// That entry's term.
+    /// The term of that entry.
     pub term: Term,
     /// The members as of that entry.
     pub members: ConfState,
     /// The log's clock as of that entry.
     pub time: LogTime,
-    /// Batches applied, so that none is applied twice.
+    /// The applied batches, so that no replica applies one twice.
     pub sessions: Sessions,
-    /// Everything applied up to that entry.
+    /// The history of everything applied up to that entry.
     pub history: History,
-    /// How far the log has grown since members last made the whole state.
+    /// The growth of the log since members last made the whole state.
     pub growth: Growth,
-    /// The machine's digest, checked after it was restored.
+    /// The machine's digest, which a replica checks after restoring it.
     pub state: Digest,
-    /// The machine's own bytes.
+    /// The bytes of the machine's state.
     pub machine: Bytes,
-    /// All of it, encoded.
+    /// The encoded snapshot.
     pub bytes: Bytes,
-    /// Members that signed its statement. None for a first state or a backup, which nobody takes
-    /// from another replica.
+    /// Members' signatures of its statement. There are none in a first state or a backup, which no
+    /// replica accepts from another.
     pub vouchers: Vec<Voucher>,
 }
 
-/// Bytes that are no snapshot, or a damaged one.
+/// Why bytes are not a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotError {
-    /// Not even the shape of one.
+    /// The bytes do not have a snapshot's shape.
     #[error("not a snapshot of this version: it begins with {0:?}")]
     Magic(Vec<u8>),
-    /// The bytes are not those that were written.
+    /// The bytes differ from those written.
     #[error("the content hashes to {found}, {wanted} was written")]
     Damaged {
-        /// Digest at the end of the file.
+        /// The digest at the end of the bytes.
         wanted: Digest,
-        /// Digest of what is there.
+        /// The digest of the content.
         found: Digest,
     },
     /// The bytes end early.
@@ -84,7 +84,7 @@ pub enum SnapshotError {
     Truncated(#[from] TruncationError),
 }
 
-/// What goes into a snapshot.
+/// The parts of a snapshot.
 #[derive(Debug)]
 pub struct SnapshotParts<'a> {
     /// See [`Snapshot::index`].
@@ -108,7 +108,7 @@ pub struct SnapshotParts<'a> {
 }
 
 impl Snapshot {
-    /// Encodes a state and closes it with its digest.
+    /// Encodes a state and appends its digest.
     #[must_use]
     pub fn new(parts: &SnapshotParts<'_>) -> Self {
         let mut writer = Writer::with_capacity(parts.machine.len() + 1024);
@@ -130,7 +130,7 @@ impl Snapshot {
         Self::read(bytes.into()).expect("what was just encoded is a snapshot")
     }
 
-    /// The state of a replica that has none: index zero, no members.
+    /// Creates the state of a replica that has none: index zero, no members.
     #[must_use]
     pub fn nothing() -> Self {
         Self::new(&SnapshotParts {
@@ -146,18 +146,19 @@ impl Snapshot {
         })
     }
 
-    /// The same state as the beginning of a new group: other members, none of them known, and no
-    /// batches remembered of the old ones. For disaster recovery from a backup.
+    /// Creates the same state as the beginning of a new group, with other members and without the
+    /// batches of the old ones, for disaster recovery from a backup.
     ///
-    /// The group begins in a term of its own: above all terms of the old group, and apart from
-    /// those of a group founded on another backup, so that no two of their logs ever share an
-    /// entry's index and term. All that are restored from one file with one list get the same.
+    /// The group begins in its own term: above all terms of the old group, and different from those
+    /// of a group founded on another backup, so that no two of their logs can share an entry's
+    /// index and term. All replicas that are restored from one file with one list get the same
+    /// term.
     #[must_use]
     pub fn refounded(&self, members: &[ReplicaId]) -> Self {
         self.refounded_with(members, self.state, &self.machine)
     }
 
-    /// As [`Snapshot::refounded`], with a machine that was changed for the new group.
+    /// Like [`Snapshot::refounded`], with a machine changed for the new group.
     #[must_use]
     pub fn refounded_with(&self, members: &[ReplicaId], state: Digest, machine: &[u8]) -> Self {
         let voters: Vec<u64> = members.iter().map(|member| member.get()).collect();
@@ -174,7 +175,7 @@ impl Snapshot {
         })
     }
 
-    /// What members sign about this state.
+    /// Returns the statement that members sign about this state.
     #[must_use]
     pub fn statement(&self) -> Statement {
         let closing = self.bytes.last_chunk::<DIGEST_BYTES>();
@@ -184,13 +185,13 @@ impl Snapshot {
         }
     }
 
-    /// The state with its signatures.
+    /// Encodes the state with its signatures.
     #[must_use]
     pub fn encode_vouched(&self) -> Vec<u8> {
         [&self.bytes[..], &self.encode_vouchers()].concat()
     }
 
-    /// What stands behind the state in [`Snapshot::encode_vouched`].
+    /// Encodes the part after the state in [`Snapshot::encode_vouched`].
     pub(crate) fn encode_vouchers(&self) -> Vec<u8> {
         let certificate = Certificate {
             statement: self.statement(),
@@ -206,11 +207,11 @@ impl Snapshot {
         bytes
     }
 
-    /// Checks and reads what [`Snapshot::encode_vouched`] wrote. Whether the signatures hold is
-    /// for whoever relies on them.
+    /// Checks and decodes bytes that [`Snapshot::encode_vouched`] wrote. You must check the
+    /// signatures yourself if you rely on them.
     ///
     /// # Errors
-    /// When a single byte differs from what was written.
+    /// If a single byte differs from those written.
     pub fn decode_vouched(bytes: Bytes) -> Result<Self, SnapshotError> {
         let missing = || SnapshotError::Magic(bytes.iter().take(MAGIC.len()).copied().collect());
         let (content, closing) = bytes
@@ -235,8 +236,8 @@ impl Snapshot {
         Ok(snapshot)
     }
 
-    /// The number of the founding stands above, a hash of what it is founded on below it, and below
-    /// that there is room for a term for each election.
+    /// Returns the new group's term: the number of the founding in the highest bits, below it a
+    /// hash of the state and voters, and below that space for a term for each election.
     fn refounded_term(&self, voters: &[u64]) -> Term {
         let mut writer = Writer::default();
         writer.numbers(voters);
@@ -257,10 +258,10 @@ impl Snapshot {
         term
     }
 
-    /// Checks and reads a snapshot.
+    /// Checks and decodes a snapshot.
     ///
     /// # Errors
-    /// When a single byte differs from what was written.
+    /// If a single byte differs from those written.
     pub fn decode(bytes: Bytes) -> Result<Self, SnapshotError> {
         let Some((content, closing)) = bytes.split_last_chunk::<DIGEST_BYTES>() else {
             return Err(SnapshotError::Magic(bytes.to_vec()));
@@ -277,7 +278,7 @@ impl Snapshot {
         Ok(Self::read(bytes)?)
     }
 
-    /// Reads bytes whose digest holds.
+    /// Decodes bytes whose digest is verified.
     fn read(bytes: Bytes) -> Result<Self, TruncationError> {
         let mut reader = Reader::new(bytes.slice(MAGIC.len()..bytes.len() - DIGEST_BYTES));
         Ok(Self {
@@ -300,8 +301,8 @@ impl Snapshot {
     }
 }
 
-/// Writes a membership. raft keeps its members in hash sets whose order depends on how they came to
-/// be, so each list is sorted: equal states must be equal bytes.
+/// Encodes a membership. raft's lists of members come from hash sets, whose order varies, so each
+/// list is sorted: equal states must have equal bytes.
 fn encode_members(members: &ConfState, writer: &mut Writer) {
     let lists = [
         members.get_voters(),

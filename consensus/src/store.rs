@@ -1,7 +1,7 @@
-//! What one replica keeps on disk: the write-ahead log and two snapshots.
+//! The data of one replica on disk: the write-ahead log and two snapshots.
 //!
-//! The older snapshot and the log after it are kept, so that an audit can replay from one snapshot
-//! to the next, and a slow replica can be brought up by entries instead of a snapshot.
+//! The store keeps the older snapshot and the log after it, so that an audit can replay from one
+//! snapshot to the next, and a slow replica can catch up with entries instead of a snapshot.
 
 use std::io;
 
@@ -14,38 +14,38 @@ use crate::incoming::{IncomingFile, KeptPart, ReceivedParts};
 use crate::snapshot::{Snapshot, SnapshotError};
 use crate::wal::{Append, Contents, Wal, WalConfig, WalError, WalOpenError};
 
-/// The name a snapshot has until it is durable.
+/// The name of a snapshot's file until it is durable.
 const UNFINISHED: &str = "unfinished-snapshot";
 
-/// Sizes of the store.
+/// The sizes of the store.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StoreConfig {
-    /// The write-ahead log.
+    /// The sizes of the write-ahead log.
     pub wal: WalConfig,
 }
 
-/// What a replica starts from.
+/// The data from which a replica starts.
 #[derive(Debug)]
 pub struct Recovery {
     /// The latest snapshot.
     pub snapshot: Snapshot,
     /// The entries after it.
     pub entries: Vec<Entry>,
-    /// Term, vote and commit.
+    /// The term, vote and commit index.
     pub hard_state: HardState,
-    /// This life of the replica.
+    /// The incarnation of this start.
     pub incarnation: Incarnation,
-    /// File and byte where a torn write was cut off, if one was.
+    /// The file and offset at which a torn write was cut off, if there was one.
     pub cut: Option<(String, u64)>,
 }
 
-/// How many snapshots are kept, with the log after the oldest of them.
+/// The snapshots that a store keeps, with the log after the oldest of them.
 pub(crate) const KEPT: usize = 2;
 
-/// Why a store could not be opened.
+/// Why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreOpenError {
-    /// The write-ahead log.
+    /// The write-ahead log cannot be opened.
     #[error(transparent)]
     Wal(#[from] WalOpenError),
     /// A snapshot is damaged.
@@ -54,54 +54,54 @@ pub enum StoreOpenError {
          replica from the group and add it again under a new id"
     )]
     Snapshot {
-        /// File name.
+        /// The file's name.
         name: String,
-        /// What is wrong.
+        /// The damage found.
         #[source]
         cause: SnapshotError,
     },
-    /// There is a log and no snapshot.
+    /// There is a log but no snapshot.
     #[error(
         "there are {entries} log entries and no snapshot before them: a file was removed. Restore \
          the folder from a backup, or add this replica again under a new id"
     )]
     NoSnapshot {
-        /// How many.
+        /// The entries in the log.
         entries: usize,
     },
-    /// There is a snapshot and no log.
+    /// There is a snapshot but no log.
     #[error(
         "there is a snapshot of entry {snapshot} and no log after it: the files were removed. This \
          replica may have promised what was there, so it does not start: restore its folder from a \
          backup, or remove it from the group and add it again under a new id"
     )]
     NoLog {
-        /// Last entry of the snapshot.
+        /// The last entry of the snapshot.
         snapshot: LogIndex,
     },
-    /// The log begins too late.
+    /// The log begins after the entry that follows the snapshot.
     #[error("the latest snapshot ends at {snapshot}, the log begins at {log}: a file was removed")]
     Gap {
-        /// Last entry of the snapshot.
+        /// The last entry of the snapshot.
         snapshot: LogIndex,
-        /// First entry of the log.
+        /// The first entry of the log.
         log: LogIndex,
     },
-    /// The system failed.
+    /// A system call failed.
     #[error("cannot read the folder: {0}")]
     Read(#[from] io::Error),
 }
 
-/// What is to be made durable with one sync; see [`Store::persist`].
+/// Data to make durable with one sync; see [`Store::persist`].
 #[derive(Debug, Default)]
 pub struct Persist {
-    /// A snapshot received from the leader, which replaces the log.
+    /// A snapshot from the leader, which replaces the log.
     pub snapshot: Option<Snapshot>,
     /// Entries; they replace any at or after their first index.
     pub entries: Vec<Entry>,
-    /// Term, vote and commit.
+    /// The term, vote and commit index.
     pub hard_state: Option<HardState>,
-    /// False if nothing of it is needed after a crash.
+    /// Whether the data is needed after a crash.
     pub must_sync: bool,
 }
 
@@ -111,20 +111,20 @@ pub struct Store<D> {
     disk: D,
     wal: Wal,
     snapshots: Vec<LogIndex>,
-    /// What a replica that has no state yet has already promised.
+    /// The term and vote of a replica that has no state yet.
     hard_state: HardState,
-    /// The file of a snapshot that is on its way here.
+    /// The file of a snapshot in transfer.
     incoming: Option<IncomingFile>,
-    /// What an earlier life received of it, until it is taken.
+    /// The parts of it that an earlier life received, until the caller takes them.
     received: Option<ReceivedParts>,
 }
 
 impl<D: Disk> Store<D> {
-    /// Opens a folder's store. A folder never used gives none recovered: the caller then decides
-    /// whether to [`Store::bootstrap`] it or to let it join a group.
+    /// Opens the store of a folder. For an unused folder it returns no recovery: the caller then
+    /// decides whether to [`Store::bootstrap`] it or to let it join a group.
     ///
     /// # Errors
-    /// When what is on disk can't be trusted, or the system fails.
+    /// If the files are damaged or missing, or a system call fails.
     pub fn open(
         mut disk: D,
         config: StoreConfig,
@@ -165,10 +165,10 @@ impl<D: Disk> Store<D> {
         Ok((store, Some(recover(snapshot, contents, incarnation)?)))
     }
 
-    /// Makes a new folder's first snapshot durable.
+    /// Makes the first snapshot of a new folder durable.
     ///
     /// # Errors
-    /// When the system fails.
+    /// If a system call fails.
     pub fn bootstrap(&mut self, genesis: Snapshot) -> Result<Recovery, WalError> {
         self.save_snapshot(&genesis)?;
         let (term, commit) = (genesis.term.0, genesis.index.0);
@@ -187,7 +187,7 @@ impl<D: Disk> Store<D> {
         })
     }
 
-    /// What a replica starts from that has no state yet and waits for a leader's snapshot.
+    /// Returns the start data of a replica that has no state yet and waits for a leader's snapshot.
     #[must_use]
     pub fn join(&self) -> Recovery {
         Recovery {
@@ -199,18 +199,18 @@ impl<D: Disk> Store<D> {
         }
     }
 
-    /// This life of the replica.
+    /// Returns the incarnation of this start.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.wal.incarnation()
     }
 
-    /// What an earlier life received of a snapshot; for [`crate::Replica::resume`].
+    /// Takes the parts of a snapshot that an earlier life received, for [`crate::Replica::resume`].
     pub fn take_received(&mut self) -> Option<ReceivedParts> {
         self.received.take()
     }
 
-    /// Keeps parts of a snapshot on its way here, for a later life. Nothing is synced.
+    /// Stores parts of a snapshot in transfer for a later life, without a sync.
     ///
     /// # Errors
     /// Any error is final; see [`WalError`].
@@ -284,7 +284,7 @@ impl<D: Disk> Store<D> {
             .map_err(incoming_failed("remove"))
     }
 
-    /// Gives up what is older than the two last snapshots. Returns the first index kept.
+    /// Removes data older than the two last snapshots. Returns the first index kept.
     ///
     /// # Errors
     /// Any error is final; see [`WalError`].
@@ -307,7 +307,7 @@ impl<D: Disk> Store<D> {
         Ok(LogIndex(oldest.0 + 1))
     }
 
-    /// The disk, for what else is kept on it.
+    /// Returns the disk, for other files on it.
     pub fn disk_mut(&mut self) -> &mut D {
         &mut self.disk
     }
@@ -321,7 +321,7 @@ fn incoming_failed(action: &'static str) -> impl Fn(io::Error) -> WalError {
     }
 }
 
-/// Whether the log holds the snapshot's last entry, or begins after it.
+/// Returns whether the log holds the snapshot's last entry, or begins after it.
 fn leads_to(contents: &Contents, snapshot: &Snapshot) -> bool {
     let first = contents.entries.first().map(|entry| entry.index);
     let Some(place) = first.and_then(|first| snapshot.index.0.checked_sub(first)) else {
@@ -333,8 +333,8 @@ fn leads_to(contents: &Contents, snapshot: &Snapshot) -> bool {
         .is_some_and(|entry| Term(entry.term) == snapshot.term)
 }
 
-/// Says in the log that it begins after the snapshot. The replica stopped when it had received the
-/// snapshot and before it had written that: what comes next would not follow what is there.
+/// Records in the log that it begins after the snapshot. The replica stopped after it had received
+/// the snapshot and before it had written that, so new entries would not follow the old ones.
 fn begin_after(
     snapshot: &Snapshot,
     wal: &mut Wal,
@@ -347,7 +347,7 @@ fn begin_after(
     Ok(wal.append(disk, &mark)?)
 }
 
-/// Fits the log to the snapshot.
+/// Combines the log and the snapshot: drops the entries that the snapshot covers or contradicts.
 pub(crate) fn recover(
     snapshot: Snapshot,
     contents: Contents,
@@ -388,15 +388,15 @@ pub(crate) fn recover(
     })
 }
 
-/// The file name of a snapshot.
+/// Returns the file name of a snapshot.
 fn snapshot_name(index: LogIndex) -> String {
     format!("snapshot-{:016x}", index.0)
 }
 
-/// The snapshots in a folder, oldest first.
+/// Lists the snapshots in a folder, oldest first.
 ///
 /// # Errors
-/// When the system fails.
+/// If a system call fails.
 pub fn snapshots_of(disk: &mut impl Disk) -> io::Result<Vec<LogIndex>> {
     let number = |name: &String| u64::from_str_radix(name.strip_prefix("snapshot-")?, 16).ok();
     Ok(disk
@@ -410,7 +410,7 @@ pub fn snapshots_of(disk: &mut impl Disk) -> io::Result<Vec<LogIndex>> {
 /// Reads and checks a snapshot.
 ///
 /// # Errors
-/// When it is damaged, or the system fails.
+/// If the snapshot is damaged, or a system call fails.
 pub fn read_snapshot(disk: &mut impl Disk, index: LogIndex) -> Result<Snapshot, StoreOpenError> {
     let name = snapshot_name(index);
     let bytes = Bytes::from(read_whole(disk, &name)?);

@@ -1,59 +1,60 @@
-//! The digests at each checkpoint, in a store that may lose or spoil what it holds.
+//! The digests at each checkpoint, in a store that may lose or damage its data.
 //!
-//! Nothing here is needed to start, all of it follows from snapshots and log. The rows are chained:
-//! each holds a hash of itself and of the row before it. Rows whose chain does not come out, or
-//! that say something else than the log does, are deleted, and written again as the log is applied.
+//! A replica does not need the views to start, because all of them follow from snapshots and log.
+//! The rows form a chain: each holds a hash of itself and of the row before it. The views delete
+//! rows whose chain does not verify or that contradict the log, and write them again as the replica
+//! applies the log.
 
 use crate::checkpoint::Checkpoint;
 use crate::codec::{Reader, TruncationError, Writer};
 use crate::history::Digest;
 use crate::ids::LogIndex;
 
-/// Before the index in the keys of checkpoints.
+/// The prefix of the keys of checkpoints.
 const PREFIX: &[u8] = b"checkpoint/";
 
-/// The store failed, or holds something it was not given: everything in it is to be deleted.
+/// The store failed, or holds rows that it never got: the views must delete all rows.
 #[derive(Debug, thiserror::Error)]
 #[error("the views can't be trusted: {cause}")]
 pub struct RowsError {
-    /// Why, in the store's own words.
+    /// The store's reason.
     #[source]
     pub cause: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// A key and what it holds.
+/// A key and its value.
 pub type Row = (Vec<u8>, Vec<u8>);
 
 /// A store of rows in the order of their keys: sled in production, and in the simulator one that
 /// fails on command.
 pub trait Rows {
-    /// All rows whose key begins with `prefix`, in order.
+    /// Returns all rows whose key begins with `prefix`, in order.
     ///
     /// # Errors
-    /// When the store can't be read.
+    /// If the store cannot be read.
     fn scan(&self, prefix: &[u8]) -> Result<Vec<Row>, RowsError>;
 
     /// Adds rows, all or none.
     ///
     /// # Errors
-    /// When the store can't be written.
+    /// If the store cannot be written.
     fn insert(&mut self, rows: Vec<Row>) -> Result<(), RowsError>;
 
-    /// Deletes everything.
+    /// Deletes all rows.
     ///
     /// # Errors
-    /// When the store can't be written.
+    /// If the store cannot be written.
     fn clear(&mut self) -> Result<(), RowsError>;
 }
 
-/// One checkpoint as a view knows it.
+/// A checkpoint in the views.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeenCheckpoint {
-    /// The last entry it covers.
+    /// The last entry that it covers.
     pub index: LogIndex,
-    /// Commands and results in the history.
+    /// The commands and results in the history.
     pub size: u64,
-    /// Root of the history.
+    /// The root of the history.
     pub history: Digest,
     /// The machine's digest.
     pub state: Digest,
@@ -77,13 +78,13 @@ impl From<&Checkpoint> for SeenCheckpoint {
     }
 }
 
-/// What rows say that no earlier life can have written.
+/// Rows that no earlier life can have written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RowDamage {
-    /// A row of another shape.
+    /// A row does not have the shape of a checkpoint's.
     #[error("row {0} is not a checkpoint's")]
     Shape(usize),
-    /// A row, or one before it, is not what was written.
+    /// A row differs from the one written, or one before it does or is gone.
     #[error("the row of entry {} is not the one that was written, or one before it is gone", .0.0)]
     Chain(LogIndex),
 }
@@ -106,10 +107,10 @@ pub struct Views<R> {
 }
 
 impl<R: Rows> Views<R> {
-    /// The views of an earlier life, or none if what is there can't be trusted: then it is deleted.
+    /// Reads the views of an earlier life, or deletes them if they are damaged.
     ///
     /// # Errors
-    /// When it can't even be deleted.
+    /// If the store cannot even be deleted.
     pub fn open(mut rows: R) -> Result<Self, RowsError> {
         let (mut rebuilt, mut found) = (0, (Vec::new(), Digest::default()));
         match read(&rows) {
@@ -128,11 +129,11 @@ impl<R: Rows> Views<R> {
         })
     }
 
-    /// Takes note of checkpoints, all of one round at once. One that an earlier life has noted must
-    /// be the same, or everything is deleted and begun anew.
+    /// Records all checkpoints of one round at once. If one differs from an earlier life's record,
+    /// deletes all rows and starts again.
     ///
     /// # Errors
-    /// When the store fails: what was noted is then noted again by a later life.
+    /// If the store fails: a later life then records these checkpoints again.
     pub fn on_checkpoints(&mut self, checkpoints: &[Checkpoint]) -> Result<(), RowsError> {
         if !checkpoints.iter().all(|checkpoint| self.agrees(checkpoint)) {
             self.rows.clear()?;
@@ -164,29 +165,29 @@ impl<R: Rows> Views<R> {
         }
     }
 
-    /// Every checkpoint noted, oldest first.
+    /// Returns all recorded checkpoints, oldest first.
     #[must_use]
     pub fn seen(&self) -> &[SeenCheckpoint] {
         &self.seen
     }
 
-    /// How often everything was deleted in this life.
+    /// Returns how often this life deleted all rows.
     #[must_use]
     pub fn rebuilt(&self) -> u64 {
         self.rebuilt
     }
 
-    /// The store.
+    /// Returns the store.
     #[must_use]
     pub fn rows(&self) -> &R {
         &self.rows
     }
 }
 
-/// All checkpoints in a store and the end of their chain.
+/// Reads all checkpoints in a store and the end of their chain.
 ///
 /// # Errors
-/// When the store can't be read, or a row is not what was written.
+/// If the store cannot be read, or a row differs from the one written.
 pub fn read(rows: &impl Rows) -> Result<(Vec<SeenCheckpoint>, Digest), RowsError> {
     let (mut seen, mut head) = (Vec::new(), Digest::default());
     for (place, (key, bytes)) in rows.scan(PREFIX)?.into_iter().enumerate() {
@@ -201,7 +202,7 @@ pub fn read(rows: &impl Rows) -> Result<(Vec<SeenCheckpoint>, Digest), RowsError
     Ok((seen, head))
 }
 
-/// Key and value of a checkpoint's row, and the chain's new end.
+/// Returns the key and value of a checkpoint's row, and the chain's new end.
 fn row(head: Digest, seen: &SeenCheckpoint) -> (Vec<u8>, Vec<u8>, Digest) {
     let key = [PREFIX, &seen.index.0.to_be_bytes()].concat();
     let mut writer = Writer::with_capacity(104);

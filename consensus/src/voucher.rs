@@ -1,8 +1,8 @@
-//! What members sign about a state: "at this entry I came to this one myself".
+//! Statements that members sign about a state: "I reached this state myself at this entry".
 //!
-//! Each member makes the whole state at the same entries, and signs its digest there. A state that
-//! one replica hands to another is taken only with the signatures of a majority of the members. The
-//! signatures are valid whoever brings them, so a member that is gone still vouches.
+//! Each member makes the whole state at the same entries and signs its digest. A replica accepts a
+//! state from another only with the signatures of a majority of the members. Signatures are valid
+//! no matter who delivers them, so a member that is gone still vouches.
 
 use bytes::Bytes;
 
@@ -12,23 +12,24 @@ use crate::codec::{Reader, TruncationError, Writer};
 use crate::history::Digest;
 use crate::ids::{LogIndex, ReplicaId};
 
-/// The signed bytes begin with this, so that no other signature of the same key fits.
+/// The prefix of the signed bytes, so that no other signature of the same key fits.
 const DOMAIN: &[u8] = b"souk state v1";
 
-/// Signatures in one certificate: more than a group has members.
+/// The most signatures in one certificate: more than a group has members.
 const VOUCHERS_MAX: u32 = 64;
 
-/// Which state a replica has at which entry.
+/// The state of a replica at an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statement {
     /// The last entry that the state covers.
     pub index: LogIndex,
-    /// Digest of all its bytes: index, term, members, time and the machine's state are in them.
+    /// The digest of all its bytes, which include index, term, members, time and the machine's
+    /// state.
     pub state: Digest,
 }
 
 impl Statement {
-    /// The bytes to sign.
+    /// Returns the bytes to sign.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut writer = Writer::default();
@@ -42,7 +43,7 @@ impl Statement {
 /// One member's signature under a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Voucher {
-    /// The member.
+    /// The member that signed.
     pub by: ReplicaId,
     /// Its signature; the machine knows the key.
     pub signature: Bytes,
@@ -51,9 +52,9 @@ pub struct Voucher {
 /// A statement and its signatures.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Certificate {
-    /// What is signed.
+    /// The signed statement.
     pub statement: Statement,
-    /// By whom.
+    /// The members' signatures.
     pub vouchers: Vec<Voucher>,
 }
 
@@ -85,19 +86,19 @@ impl Certificate {
         })
     }
 
-    /// Bytes that [`Certificate::encode`] writes.
+    /// Returns the number of bytes that [`Certificate::encode`] writes.
     pub(crate) fn room(&self) -> usize {
         let vouchers = self.vouchers.iter().map(|it| 12 + it.signature.len());
         44 + vouchers.sum::<usize>()
     }
 }
 
-/// A state that another replica offers, as the receiver's machine judges it.
+/// A state that another replica offers, for the receiver's machine to judge.
 #[derive(Clone, Copy, Debug)]
 pub struct OfferedState<'a> {
     /// The voters that the receiver knows; none before its first state.
     pub known: &'a BTreeSet<ReplicaId>,
-    /// The voters that the state names.
+    /// The voters in the offered state.
     pub voters: &'a BTreeSet<ReplicaId>,
     /// The machine's part of the state.
     pub machine: &'a [u8],
@@ -105,17 +106,17 @@ pub struct OfferedState<'a> {
     pub certificate: &'a Certificate,
 }
 
-/// Who must vouch for a state, and who has.
+/// The members that must vouch for a state, and those that do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally {
-    /// Members of whom a majority must vouch.
+    /// The members of which a majority must vouch.
     pub members: usize,
-    /// Of them, those with a valid signature.
+    /// Those of them with a valid signature.
     pub vouched: usize,
 }
 
 impl Tally {
-    /// Whether a majority vouches.
+    /// Returns whether a majority vouches.
     #[must_use]
     pub fn is_majority(&self) -> bool {
         2 * self.vouched > self.members

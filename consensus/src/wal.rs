@@ -1,12 +1,12 @@
 //! The write-ahead log: pre-zeroed, recycled segments and one sync for each batch of records.
 //!
-//! A batch is one frame: a 64-byte header that verifies itself, and a payload of records. The next
-//! frame is written only after the last one was synced. So the log ends at the first frame that is
-//! not whole, and a frame after a broken one proves that the broken one had been durable. Since
-//! segments are zero before they are written, a frame whose crash left sectors unwritten can be
-//! told from one that was written and then damaged: the header says how many of its sectors are
-//! zero by right. The first is cut off, the second stops the start, because the replica may
-//! have promised what was in it.
+//! A batch is one frame: a 64-byte header that verifies itself, and a payload of records. The log
+//! writes a frame only after it has synced the last one. So the log ends at the first incomplete
+//! frame, and a frame after a broken one proves that the broken one had been durable. Segments are
+//! zero before use, and the header says how many sectors of its frame are rightly zero. This
+//! distinguishes a frame whose crash left sectors unwritten from one that was written and then
+//! damaged. Recovery cuts the first off; the second stops the start, because the replica may have
+//! acknowledged its content.
 
 mod frame;
 mod records;
@@ -25,27 +25,27 @@ pub use frame::FrameError;
 pub use records::{Record, RecordError};
 pub use recovery::{Contents, WalDamage, WalOpenError};
 
-/// Zeroed segments kept ready; one is in use while the other is being filled.
+/// The most zeroed segments in reserve: one is in use while the other is being filled.
 const SPARES_MAX: usize = 2;
 
-/// What the names of segments begin with.
+/// The prefix of the segments' names.
 const SEGMENT_PREFIX: &str = "wal-";
 
-/// Bytes zeroed by one write.
+/// The bytes that one write zeroes.
 const ZERO_BYTES: usize = 1 << 20;
 
-/// Memory kept for the next frame; one that was larger is given back.
+/// The most memory to keep for the next frame; the log frees a larger buffer.
 const BUFFER_BYTES_MAX: usize = 4 << 20;
 
-/// Sizes of the log on disk.
+/// The sizes of the log on disk.
 #[derive(Clone, Copy, Debug)]
 pub struct WalConfig {
-    /// Bytes of a segment; a single larger batch gets a segment of its own size.
+    /// The bytes of a segment; a larger batch gets a segment of its own size.
     pub segment_bytes: u64,
 }
 
 impl Default for WalConfig {
-    /// 16 MiB: zeroing one takes some 10 ms, and 64 of them are a gigabyte of log.
+    /// 16 MiB: zeroing one takes about 10 ms, and 64 of them are a gigabyte of log.
     fn default() -> Self {
         Self {
             segment_bytes: 16 << 20,
@@ -53,34 +53,34 @@ impl Default for WalConfig {
     }
 }
 
-/// An error after which nothing is known about the disk: the replica must stop, and start again
-/// from what the disk then holds.
+/// An error after which the disk's state is unknown: the replica must stop, and start again from
+/// the data that the disk then holds.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {action} {name}: the replica stops, since what is durable is unknown")]
 pub struct WalError {
-    /// What was tried.
+    /// The attempted action.
     pub action: &'static str,
-    /// The file.
+    /// The file's name.
     pub name: String,
-    /// What the system said.
+    /// The system's error.
     #[source]
     pub cause: io::Error,
 }
 
-/// What one sync makes durable, in this order.
+/// Data that one sync makes durable, in this order.
 #[derive(Clone, Debug, Default)]
 pub struct Append<'a> {
-    /// The log now begins after this entry: a snapshot of it was installed.
+    /// The entry and term after which the log now begins, because a snapshot of it was installed.
     pub snapshot: Option<(LogIndex, Term)>,
     /// Entries; they replace any at or after their first index.
     pub entries: &'a [Entry],
-    /// Term, vote and commit.
+    /// The term, vote and commit index.
     pub hard_state: Option<&'a HardState>,
 }
 
 #[derive(Debug)]
 struct Segment {
-    /// The highest index any frame in it speaks of.
+    /// The highest index that its frames contain.
     last: LogIndex,
     length: u64,
 }
@@ -107,24 +107,24 @@ impl Wal {
     /// Opens the log of a folder, cuts off a torn tail and begins a new life of the replica.
     ///
     /// # Errors
-    /// When a file is damaged or missing, or the system fails.
+    /// If a file is damaged or missing, or a system call fails.
     pub fn open(disk: &mut impl Disk, config: WalConfig) -> Result<(Self, Contents), WalOpenError> {
         recovery::open(disk, config)
     }
 
-    /// Whether a folder holds a log.
+    /// Returns whether a folder holds a log.
     ///
     /// # Errors
-    /// When the system fails.
+    /// If a system call fails.
     pub fn exists(disk: &mut impl Disk) -> io::Result<bool> {
         let names = disk.list()?;
         Ok(names.iter().any(|name| name.starts_with(SEGMENT_PREFIX)))
     }
 
-    /// Reads the log of a folder without changing anything: for the audit.
+    /// Reads the log of a folder without changing it, for the audit.
     ///
     /// # Errors
-    /// When a file is damaged or missing, or the system fails.
+    /// If a file is damaged or missing, or a system call fails.
     pub fn read(disk: &mut impl Disk) -> Result<Contents, WalOpenError> {
         recovery::read(disk)
     }
@@ -165,7 +165,8 @@ impl Wal {
         self.offset + frame::length(payload_bytes) <= length
     }
 
-    /// Starts the next segment; its first frame repeats what older segments are needed for.
+    /// Starts the next segment; its first frame repeats the records for which older segments would
+    /// be needed.
     fn roll(&mut self, disk: &mut impl Disk, batch: &Append<'_>) -> Result<Writer, WalError> {
         let mut frame = frame::begin(Vec::new());
         records::encode_first(self.incarnation, &self.hard_state, batch, &mut frame);
@@ -193,7 +194,7 @@ impl Wal {
         Ok(frame)
     }
 
-    /// Gives a zeroed segment its name, from the spares if one is large enough.
+    /// Renames a zeroed segment to `name`: a spare if one is large enough, otherwise a new one.
     fn take_spare(
         &mut self,
         disk: &mut impl Disk,
@@ -233,8 +234,8 @@ impl Wal {
         Ok(())
     }
 
-    /// Gives up the segments that speak only of entries up to `covered`, which a durable snapshot
-    /// covers. Some are zeroed and kept for later use.
+    /// Removes the segments with entries only up to `covered`, which a durable snapshot covers.
+    /// Some are zeroed and kept for later use.
     ///
     /// # Errors
     /// Any error is final; see [`WalError`].
@@ -265,14 +266,14 @@ impl Wal {
         Ok(())
     }
 
-    /// This life's number.
+    /// Returns the incarnation of this start.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 }
 
-/// The file name of a segment.
+/// Returns the file name of a segment.
 fn segment_name(number: u64) -> String {
     format!("{SEGMENT_PREFIX}{number:016x}")
 }

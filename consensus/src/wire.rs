@@ -1,6 +1,7 @@
-//! What replicas say to each other: one frame, checksummed, so that a damaged one is dropped.
+//! Messages between replicas: one frame each, with a checksum, so that a replica drops damaged
+//! ones.
 //!
-//! The transport authenticates the sender; the checksum only keeps garbage out of raft, which
+//! The transport authenticates the sender; the checksum only keeps damaged bytes from raft, which
 //! trusts its messages.
 
 mod raft_message;
@@ -16,7 +17,7 @@ use crate::voucher::Certificate;
 
 pub use raft_message::RaftMessageError;
 
-/// Layout version of a frame.
+/// The layout version of a frame.
 const VERSION: u8 = 6;
 
 const RAFT: u8 = 1;
@@ -27,51 +28,51 @@ const CLOCK: u8 = 5;
 const VOUCHERS: u8 = 6;
 const VOUCHER_REQUEST: u8 = 7;
 
-/// Bytes of a checksum. A CRC finds what a faulty network or memory does, and costs a tenth of a
-/// hash; who would forge messages meets the transport's authentication.
+/// The bytes of a checksum. A CRC detects the errors of a faulty network or memory and costs a
+/// tenth of a hash; the transport's authentication stops forgers.
 const CHECKSUM_BYTES: usize = 4;
 
 /// A frame for one peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Envelope {
-    /// Whom it is for.
+    /// The replica that must get the frame.
     pub to: ReplicaId,
-    /// What to hand to [`crate::Replica::step`] there.
+    /// The bytes to pass to [`crate::Replica::step`] of that replica.
     pub bytes: Bytes,
 }
 
-/// What a frame says.
+/// The content of a frame.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PeerMessage {
-    /// Between the raft cores.
+    /// A message between the raft cores.
     Raft(Box<Message>),
-    /// What the sender's state was at an index.
+    /// The sender's state at an index.
     Checkpoint(Checkpoint),
-    /// The sender wants a part of a snapshot.
+    /// A request for a part of a snapshot.
     ChunkRequest {
-        /// Digest of the whole snapshot.
+        /// The digest of the whole snapshot.
         snapshot: Digest,
-        /// Which part.
+        /// The number of the part.
         number: u32,
     },
     /// A part of a snapshot.
     Chunk {
-        /// Digest of the whole snapshot.
+        /// The digest of the whole snapshot.
         snapshot: Digest,
-        /// Which part.
+        /// The number of the part.
         number: u32,
-        /// The part.
+        /// The bytes of the part.
         bytes: Bytes,
     },
-    /// What the sender's clock shows.
+    /// The sender's clock.
     Clock(LogTime),
     /// Members' signatures under a state at an index.
     Vouchers(Certificate),
-    /// The sender lacks signatures under its state at an index.
+    /// A request for the signatures under the sender's state at an index.
     VoucherRequest(LogIndex),
 }
 
-/// Raft's messages, each for the peer it names.
+/// Encodes raft's messages, each for the peer that it names.
 pub(crate) fn envelopes(messages: Vec<Message>) -> Vec<Envelope> {
     let envelope = |message: Message| {
         let to = ReplicaId::new(message.to)?;
@@ -83,31 +84,31 @@ pub(crate) fn envelopes(messages: Vec<Message>) -> Vec<Envelope> {
     messages.into_iter().filter_map(envelope).collect()
 }
 
-/// A frame that is none.
+/// Why bytes are not a frame.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// Cut short.
+    /// The bytes end early.
     #[error("the frame is cut short: {0}")]
     Truncated(#[from] TruncationError),
-    /// Damaged on its way.
+    /// The frame was damaged on its way.
     #[error("the frame's checksum does not match")]
     Checksum,
-    /// A peer of another version.
+    /// The peer uses another version of the protocol.
     #[error("the peer speaks version {found} of the replication protocol, this one {VERSION}")]
     Version {
-        /// The peer's.
+        /// The peer's version.
         found: u8,
     },
-    /// Unknown kind.
+    /// The frame has an unknown kind.
     #[error("a frame of kind {0}, which this version does not know")]
     Kind(u8),
-    /// No raft message.
+    /// The raft message cannot be read.
     #[error(transparent)]
     Raft(#[from] RaftMessageError),
 }
 
 impl PeerMessage {
-    /// The message as a frame.
+    /// Encodes the message as a frame.
     #[must_use]
     pub fn encode(&self) -> Bytes {
         let mut writer = Writer::with_capacity(self.room());
@@ -145,7 +146,7 @@ impl PeerMessage {
         seal(writer.finish())
     }
 
-    /// How many bytes the frame will have: with no room to spare it becomes [`Bytes`] as it is.
+    /// Returns the frame's length: a writer of exact capacity turns into [`Bytes`] without a copy.
     fn room(&self) -> usize {
         let content = match self {
             Self::Raft(message) => raft_message::room(message),
@@ -158,10 +159,10 @@ impl PeerMessage {
         content + 2 + CHECKSUM_BYTES
     }
 
-    /// Reads a frame.
+    /// Decodes a frame.
     ///
     /// # Errors
-    /// When it is damaged or of another version.
+    /// If the frame is damaged or of another version.
     pub fn decode(bytes: Bytes) -> Result<Self, WireError> {
         let mut reader = Reader::new(bytes);
         let found = reader.u8()?;

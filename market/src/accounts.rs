@@ -1,4 +1,4 @@
-//! Accounts: balances, nonces and the device pools a provider has in use.
+//! Accounts: balances, nonces, and the device pools that a provider has in use.
 
 use std::collections::BTreeMap;
 
@@ -10,52 +10,52 @@ use crate::reputation::{Dealings, Reputation};
 use crate::text::Name;
 use crate::units::{Credits, DeviceMicros, Millis, Units};
 
-/// One account, as the exchange keeps it.
+/// One account in the exchange's ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Account {
-    /// Its key.
+    /// The account's public key.
     pub key: AccountKey,
-    /// Its name, such as its peer id.
+    /// A name for people and peers, such as the account's peer id.
     pub name: Name,
-    /// What it may spend or withdraw.
+    /// Credits that the account can spend or withdraw.
     pub available: Credits,
-    /// What is held for its orders and leases.
+    /// Credits that its orders, leases and withdrawal requests hold.
     pub escrow: Credits,
-    /// What it loses by a proven fault.
+    /// Credits that the account loses for a proven fault.
     pub stake: Credits,
-    /// How many accounts had been opened when it was: a smaller number is an older account.
+    /// The account's number in the order of opening: an older account has a smaller number.
     pub opened: u64,
-    /// When it last commanded something.
+    /// The log time of the account's last command.
     pub used: Millis,
-    /// When the last of its batches that were carried out expires.
+    /// The log time at which the last of its applied batches expires.
     pub quiet_at: Millis,
-    /// Leases as a provider that are not closed.
+    /// Open leases in which the account is the provider.
     pub open_leases: u32,
-    /// Leases that it bought, or of which it sold the rest, that are not closed.
+    /// Open leases that the account bought, and open leases whose seller it is by a resale.
     pub leases_bought: u32,
-    /// When its last lease as a provider closed.
+    /// The log time at which its last lease as a provider closed.
     pub last_closed: Millis,
-    /// What it has earned as a provider, fees not counted.
+    /// Credits earned as a provider, less fees.
     pub earned: Credits,
-    /// Device time it was paid for.
+    /// Device time for which the account was paid.
     pub sold: DeviceMicros,
-    /// Orders in the book.
+    /// Orders of the account that rest in the books.
     pub open_orders: u32,
-    /// Asks among them that hold no deposit.
+    /// Those of its asks in the books that hold no deposit.
     pub free_asks: u32,
-    /// Requests that the operator has not decided.
+    /// Requests of the account that the operator has not decided.
     pub open_requests: u32,
-    /// Why it is frozen, if it is: it begins nothing new then.
+    /// The reason why the account is frozen, if it is; a frozen account can begin nothing new.
     pub frozen: Option<Name>,
-    /// What has come in and gone out on the last day that anything did.
+    /// Credits that came in and went out on the last day with any movement.
     pub moved: Movements,
-    /// What its settled leases say of it.
+    /// The reputation that follows from its settled leases.
     pub reputation: Reputation,
-    /// What it has settled with whom.
+    /// The amounts that it has settled with each counterpart.
     pub(crate) dealings: Dealings,
-    /// The latest lease in which a fault of its was proven.
+    /// The latest lease in which a fault of the account was proven.
     pub(crate) faulted: Option<LeaseId>,
-    /// Opened by the batch at hand, whose first command says so.
+    /// Whether the batch being applied opens the account with its first command.
     #[serde(skip)]
     pub(crate) fresh: bool,
     pub(crate) nonces: Nonces,
@@ -65,18 +65,18 @@ pub struct Account {
 /// Credits that came into an account and went out of it on one day of log time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Movements {
-    /// Days since the log's clock was 0.
+    /// Days of log time since 0.
     pub day: u64,
-    /// What came in.
+    /// Credits that came in.
     pub deposits: Credits,
-    /// What was asked to go out, and was not refused.
+    /// Credits that the account asked to withdraw, without the requests refused on the same day.
     pub withdrawals: Credits,
 }
 
-/// How many nonces up to an account's highest may still arrive, in any order.
+/// The size of the window of nonces, ending at an account's highest, that may arrive in any order.
 pub const NONCE_WINDOW: u64 = 64;
 
-/// Which nonces an account has used: the highest, and a bit for each of the window up to it.
+/// The nonces that an account has used: the highest, and one bit for each nonce of the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Nonces {
     highest: u64,
@@ -116,16 +116,16 @@ impl Nonces {
     }
 }
 
-/// What an account has that would be missed; the less comes first.
+/// How much an account would lose if the exchange forgot it; the least comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum IdleRank {
-    /// No credits, no orders and no requests, and nothing was ever said of it.
+    /// No credits, no orders, no requests, and no history of reputation.
     Nothing,
     /// Less than a deposit, a free ask, a request that holds little, or a reputation.
     Little,
 }
 
-/// A device pool in use: what is offered and leased of it never exceeds its capacity.
+/// A device pool in use: the units offered and leased never exceed its capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Pool {
     pub capacity: Units,
@@ -134,7 +134,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// What is offered and leased of it.
+    /// Returns the units that are offered or leased.
     fn used(&self) -> Units {
         self.offered.plus(self.leased)
     }
@@ -170,13 +170,14 @@ impl Account {
         }
     }
 
-    /// All it has: available, in escrow and at stake.
+    /// Returns the sum of the credits available, in escrow and at stake.
     pub(crate) fn held(&self) -> Credits {
         self.available.plus(self.escrow).plus(self.stake)
     }
 
-    /// What would be missed if it were not known any more at `now`; nothing where it stays: it
-    /// holds a deposit, has a lease, is frozen, or a batch of its could be brought a second time.
+    /// Returns how much the account would lose if the exchange forgot it at `now`. Returns nothing
+    /// if the exchange must keep it: it holds a deposit, has a lease, is frozen, or has a batch
+    /// that could arrive a second time.
     pub(crate) fn idle_rank(&self, now: Millis, deposit: Credits) -> Option<IdleRank> {
         let has_lease = self.open_leases > 0 || self.leases_bought > 0;
         if has_lease || self.frozen.is_some() || self.quiet_at > now {
@@ -191,7 +192,7 @@ impl Account {
         (held < deposit).then_some(IdleRank::Little)
     }
 
-    /// Whether `quantity` more units of the pool may be offered.
+    /// Checks that the account can offer `quantity` more units of the pool.
     pub(crate) fn check_pool(
         &self,
         device: DeviceId,
@@ -235,7 +236,7 @@ impl Account {
         Ok(())
     }
 
-    /// Units of a pool that are on offer.
+    /// Returns the units of a pool that are on offer.
     #[must_use]
     pub fn offered(&self, device: DeviceId) -> Units {
         let pool = self.pools.get(&device);

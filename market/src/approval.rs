@@ -1,4 +1,4 @@
-//! A command of the operators that not enough of them have given yet.
+//! An operators' command that waits for more of them.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,21 +6,21 @@ use crate::command::Command;
 use crate::ids::AccountKey;
 use crate::units::Millis;
 
-/// How long the others have to give the same command: a day of log time.
+/// How long the other operators have to give the same command: a day of log time.
 pub const APPROVAL_LIFE: Millis = Millis(24 * 3_600_000);
 
-/// Commands that one operator may have begun at a time.
+/// The most waiting commands that one operator can have begun.
 pub const APPROVALS_MAX: usize = 16;
 
 /// A command that waits for more operators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Approval {
-    /// Its number, from 1.
+    /// The number of the approval, from 1.
     pub id: u64,
-    /// What is to be done.
+    /// The command that the operators decide on.
     pub command: Command,
-    /// Who has given it, in this order.
+    /// The operators that have given the command, in this order.
     pub given: Vec<AccountKey>,
-    /// When it is forgotten.
+    /// The log time at which the exchange forgets the command.
     pub until: Millis,
 }

@@ -1,7 +1,8 @@
 //! One signature over up to 64 commands of one account.
 //!
-//! Checking signatures is the dearest step of all, so it happens before and outside the exchange:
-//! [`SignedBatch::verify`] makes the [`VerifiedBatch`] that [`crate::Exchange::apply`] takes.
+//! Checking signatures is the most expensive step, so callers do it before and outside the
+//! exchange: [`SignedBatch::verify`] makes the [`VerifiedBatch`] that [`crate::Exchange::apply`]
+//! takes.
 
 use std::ops::Range;
 
@@ -18,63 +19,63 @@ const DOMAIN: &str = "souk batch v1";
 /// The most commands under one signature.
 pub const COMMANDS_MAX: usize = 64;
 
-/// What is signed.
+/// The part of a batch that the account signs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Batch {
-    /// The market it is for; any other refuses it.
+    /// The market that the batch is for; any other market refuses it.
     pub market: MarketId,
-    /// Who commands.
+    /// The account that gives the commands.
     pub account: AccountKey,
-    /// Used once per account: a second batch under it is absorbed.
+    /// A number that the account uses once: the exchange refuses a second batch with it.
     pub nonce: Nonce,
-    /// The log time at which it is no longer applied.
+    /// The log time from which the exchange no longer applies the batch.
     pub expires: Millis,
-    /// 1 to [`COMMANDS_MAX`] commands, applied in order, each by itself.
+    /// 1 to [`COMMANDS_MAX`] commands, applied in order, each independently of the others.
     pub commands: Vec<Command>,
 }
 
-/// A batch with its account's signature: what travels and what the log holds.
+/// A batch with its account's signature, as nodes send it and as the log holds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedBatch {
-    /// What is signed.
+    /// The signed part.
     pub batch: Batch,
     /// The account's signature.
     pub signature: Signature,
 }
 
-/// Why a batch is not even looked at.
+/// Why a batch is rejected before the exchange sees it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BatchFault {
-    /// No commands, or too many.
+    /// The batch has no commands, or too many.
     #[error("a batch holds 1 to {COMMANDS_MAX} commands, this one {count}")]
     Count {
-        /// How many.
+        /// The number of commands.
         count: usize,
     },
-    /// The signature is not the account's over this batch.
+    /// The account's key did not make the signature over this batch.
     #[error("the signature is not that of {account} over this batch")]
     Signature {
-        /// Whose it should be.
+        /// The account whose key should have signed.
         account: AccountKey,
     },
-    /// The bytes are no batch.
+    /// The bytes do not decode to a signed batch.
     #[error("{bytes} bytes are not a signed batch")]
     Bytes {
-        /// How many bytes were given.
+        /// The number of bytes.
         bytes: usize,
     },
 }
 
-/// A batch whose signatures have been checked, those of the receipts in it as well.
+/// A batch whose signature, and those of the receipts in it, are checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedBatch {
     batch: Batch,
-    /// For each receipt that is not valid: its command's place, and why.
+    /// For each receipt that is not valid: the index of its command, and the fault.
     receipt_faults: Vec<(usize, ReceiptFault)>,
 }
 
 impl Batch {
-    /// Signs with the key of `self.account`.
+    /// Signs the batch with the key of `self.account`.
     pub fn sign(self, key: &SigningKey) -> SignedBatch {
         let signature = sign(key, DOMAIN, &canonical(&self));
         SignedBatch {
@@ -85,15 +86,15 @@ impl Batch {
 }
 
 impl SignedBatch {
-    /// The canonical bytes: what travels and what the log holds.
+    /// Returns the canonical bytes, as nodes send them and as the log holds them.
     pub fn encode(&self) -> Vec<u8> {
         canonical(self)
     }
 
-    /// Reads what [`Self::encode`] wrote.
+    /// Decodes the bytes that [`Self::encode`] wrote.
     ///
     /// # Errors
-    /// When the bytes are anything else, including a batch with bytes after it.
+    /// If the bytes are anything else, or if more bytes follow the batch.
     pub fn decode(bytes: &[u8]) -> Result<Self, BatchFault> {
         match postcard::take_from_bytes(bytes) {
             Ok((batch, [])) => Ok(batch),
@@ -101,18 +102,18 @@ impl SignedBatch {
         }
     }
 
-    /// Checks the signature, and those of the receipts inside.
+    /// Checks the batch's signature and those of the receipts inside.
     ///
-    /// A receipt that is not valid does not spoil the batch: its command will be refused.
+    /// A receipt that is not valid does not invalidate the batch: the exchange refuses its command.
     ///
     /// # Errors
-    /// When the batch is empty, too long or not signed by its account.
+    /// If the batch is empty, too long or not signed by its account.
     pub fn verify(self) -> Result<VerifiedBatch, BatchFault> {
         self.verify_by(&mut holds_alone)
     }
 
-    /// What [`Self::verify`] says of each, in a third to a half of the time if all signatures hold:
-    /// they are checked together.
+    /// Gives the results of [`Self::verify`] for each batch. If all signatures are valid it takes a
+    /// third to a half of the time, because it checks them together.
     pub fn verify_each(batches: Vec<Self>) -> Vec<Result<VerifiedBatch, BatchFault>> {
         let mut noted = Vec::new();
         let note = |batch: Self| {
@@ -140,7 +141,7 @@ impl SignedBatch {
         supposed.into_iter().map(judged).collect()
     }
 
-    /// The batch's own signature is the first that is judged.
+    /// Checks the batch; `judge` sees the batch's own signature first.
     fn verify_by(self, judge: &mut Judge<'_>) -> Result<VerifiedBatch, BatchFault> {
         let account = self.batch.account;
         let bytes = canonical(&self.batch);
@@ -181,16 +182,16 @@ impl VerifiedBatch {
         })
     }
 
-    /// Takes a batch out of the caller's own log, where it was verified before it went in: the
-    /// batch's signature is not checked again, the receipts' are.
+    /// Accepts a batch from the caller's own log, which verified it on the way in: this checks only
+    /// the receipts' signatures, not the batch's.
     ///
     /// # Errors
-    /// When the batch is empty or too long.
+    /// If the batch is empty or too long.
     pub fn from_own_log(signed: SignedBatch) -> Result<Self, BatchFault> {
         Self::check(signed.batch, &mut holds_alone)
     }
 
-    /// The batch.
+    /// Returns the batch.
     pub fn batch(&self) -> &Batch {
         &self.batch
     }

@@ -1,11 +1,11 @@
 //! One bare book: orders in a slab, a FIFO per price level, levels by price on each side.
 //!
-//! No allocation happens per order: the slab, the levels and the index of ids grow in large
-//! steps and are reused. Everything is an index into a flat array, so the whole state encodes as it
-//! is and a restored replica continues with the very same layout.
+//! An order needs no allocation of its own: the slab, the levels and the index of ids grow in large
+//! steps, and their entries are reused. All references are indices into flat arrays, so the state
+//! encodes as it stands, and a restored replica continues with the same layout.
 //!
-//! It matches by price and time and knows nothing else: whoever wants an order book alone has one
-//! in a [`Book`], a [`Slab`] and an [`IdIndex`].
+//! A book orders by price and time and knows nothing else. If you need an order book alone, combine
+//! a [`Book`], a [`Slab`] and an [`IdIndex`]:
 //!
 //! ```
 //! use souk_market::book::{Book, IdIndex, Slab};
@@ -50,10 +50,10 @@ pub use ids::IdIndex;
 pub(crate) use levels::{Level, Levels};
 pub(crate) use tree::{Demand, Search, Summary, Tree, VISITS_MAX, Visits};
 
-/// No node, no level.
+/// Stands for "no node" and "no level".
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// A price turned so that a smaller key is a better price on either side.
+/// A price mapped so that, on either side, a smaller key is a better price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Key(u64);
 
@@ -73,21 +73,21 @@ impl Key {
     }
 }
 
-/// An order as the book sees it: half a cache line.
+/// An order as the book stores it, in half a cache line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(align(32))]
 pub struct Node {
-    /// Its number.
+    /// The order's id.
     pub id: OrderId,
     pub(crate) key: Key,
-    /// What is left of it.
+    /// Units that have not traded yet.
     pub quantity: Units,
     level: u32,
     prev: u32,
     next: u32,
 }
 
-/// All nodes; the free ones are chained through `next`.
+/// All nodes; the free ones form a list through `next`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slab {
     nodes: Vec<Node>,
@@ -104,7 +104,7 @@ impl Default for Slab {
 }
 
 impl Slab {
-    /// The order in a place that [`Book::insert`] or [`Book::best`] told.
+    /// Returns the order at an index that [`Book::insert`] or [`Book::best`] returned.
     #[inline]
     pub fn get(&self, at: u32) -> &Node {
         &self.nodes[at as usize]
@@ -114,7 +114,7 @@ impl Slab {
         &mut self.nodes[at as usize]
     }
 
-    /// The places of a level's orders, the oldest first.
+    /// Iterates over the indices of a level's orders, the oldest first.
     pub(crate) fn level(&self, level: &Level) -> impl Iterator<Item = u32> {
         let some = |at: u32| (at != NONE).then_some(at);
         std::iter::successors(some(level.head), move |at| some(self.get(*at).next))
@@ -142,7 +142,7 @@ impl Slab {
     }
 }
 
-/// Both sides of one book.
+/// The two sides of one book.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Book {
     asks: Levels,
@@ -164,7 +164,7 @@ impl Book {
         }
     }
 
-    /// Puts an order last at its price and tells where in the slab it is.
+    /// Adds an order behind all others at its price. Returns its index in the slab.
     #[inline]
     pub fn insert(
         &mut self,
@@ -191,7 +191,7 @@ impl Book {
         at
     }
 
-    /// Puts an order back where it was, nothing having changed since it was taken out.
+    /// Restores a removed order to its earlier position. The book must not have changed in between.
     pub(crate) fn put_back(&mut self, slab: &mut Slab, side: Side, node: Node) -> u32 {
         assert!(node.quantity.0 > 0, "an open order has units left");
         let level = self.side_mut(side).level_of(node.key);
@@ -201,7 +201,7 @@ impl Book {
         at
     }
 
-    /// Takes an order out, wherever in its level it is.
+    /// Removes an order from any position in its level.
     #[inline]
     pub fn remove(&mut self, slab: &mut Slab, side: Side, at: u32) -> Node {
         let node = *slab.get(at);
@@ -211,13 +211,13 @@ impl Book {
         node
     }
 
-    /// The place of a side's best order: the oldest at the best price.
+    /// Returns the index of a side's best order: the oldest at the best price.
     #[inline]
     pub fn best(&self, side: Side) -> Option<u32> {
         self.side(side).best()
     }
 
-    /// Takes units off an order that keeps some.
+    /// Reduces an order by `quantity` units; some units must remain.
     #[inline]
     pub fn reduce(&mut self, slab: &mut Slab, side: Side, at: u32, quantity: Units) {
         let node = slab.get_mut(at);

@@ -20,7 +20,7 @@ pub(crate) use class_book::ClassBook;
 use order::OrderRecord;
 pub(crate) use order::{Order, OrderDetail, OrderKind};
 
-/// Where a search looks and for what: one side of one book, up to a price.
+/// One side of one book up to a price, and the attributes that a search demands.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BookQuery {
     pub book: BookId,
@@ -29,16 +29,16 @@ pub(crate) struct BookQuery {
     pub limit: Price,
 }
 
-/// Every order and every book.
+/// All orders and all books.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Books {
     slab: Slab,
     records: Vec<OrderRecord>,
-    /// The job of each bid, by its place.
+    /// The job of each bid, by the bid's index in the slab.
     jobs: Vec<JobId>,
-    /// What is held for each ask, by its place.
+    /// The deposit of each ask, by the ask's index in the slab.
     deposits: Vec<Credits>,
-    /// The lease of which an ask resells the rest.
+    /// For each ask that resells a lease, that lease.
     resales: BTreeMap<OrderId, LeaseId>,
     places: IdIndex,
     books: Vec<ClassBook>,
@@ -48,8 +48,8 @@ pub(crate) struct Books {
 }
 
 impl Books {
-    /// The book of a class, made if it is not there. Where there are as many as there may be, the
-    /// vacant one that has been without a trade for longest gives way.
+    /// Returns the book of a class and creates it if it does not exist. At the limit of classes, a
+    /// new book replaces the vacant one whose last trade is the oldest.
     pub(crate) fn open(&mut self, class: Class, rules: &Rules) -> Option<BookId> {
         if let Some(id) = self.by_class.get(&class) {
             return Some(*id);
@@ -74,19 +74,19 @@ impl Books {
         Some(id)
     }
 
-    /// Whether there may be one class more.
+    /// Returns whether the market can have one more class.
     fn has_room(&self, rules: &Rules) -> bool {
         self.books.len() < usize::try_from(rules.classes_max).unwrap_or(usize::MAX)
     }
 
-    /// Whether a class comes in without anybody's orders giving way.
+    /// Returns whether a class can have a book without evicting any order.
     pub(crate) fn takes_in(&self, class: Class, rules: &Rules) -> bool {
         let vacant = || self.lightest().is_some_and(|id| self.book(id).is_vacant());
         self.by_class.contains_key(&class) || self.has_room(rules) || vacant()
     }
 
-    /// The class that gives way next, of those in which nobody holds a deposit: that with the
-    /// fewest orders, and of these the one that has been without a trade for longest.
+    /// Returns the class to evict next, among those in which no order holds a deposit: the one with
+    /// the fewest orders and, among equals, the one whose last trade is the oldest.
     pub(crate) fn lightest(&self) -> Option<BookId> {
         let light = (0..).zip(&self.books).filter(|(_, book)| book.is_light());
         let traded = |book: &ClassBook| book.tape.prints().next_back().map(|print| print.at);
@@ -94,7 +94,7 @@ impl Books {
         first.map(|(at, _)| BookId(at))
     }
 
-    /// Counts an order that holds little, or does not any more.
+    /// Adds `change` to the number of light orders in a book.
     pub(crate) fn count_light(&mut self, book: BookId, change: i32) {
         let count = &mut self.book_mut(book).light_orders;
         *count = count
@@ -102,7 +102,7 @@ impl Books {
             .expect("an order that holds little is counted once");
     }
 
-    /// Counts anew how many orders of each class hold little.
+    /// Recounts the light orders of each class.
     pub(crate) fn recount_light<'a>(&mut self, light: impl Iterator<Item = &'a OrderId>) {
         self.books.iter_mut().for_each(|book| book.light_orders = 0);
         for order in light {
@@ -123,8 +123,8 @@ impl Books {
         &mut self.books[id.0 as usize]
     }
 
-    /// Has each class traded by these rules from now on. Tells the books that begin to have
-    /// auctions, at other intervals or not at all any more.
+    /// Applies these rules to each class. Returns the books whose auctions begin, stop or change
+    /// their interval, with the new interval.
     pub(crate) fn change_rules(&mut self, rules: &Rules) -> Vec<(BookId, Option<Millis>)> {
         let mut changed = Vec::new();
         for (at, book) in (0..).zip(&mut self.books) {
@@ -137,7 +137,7 @@ impl Books {
         changed
     }
 
-    /// Puts the trade that opens a lease on its class's tape.
+    /// Adds the trade that opens a lease to the tape of its class.
     pub(crate) fn on_lease_opened(&mut self, now: Millis, lease: &Lease, terms: TermsId) {
         let resources = &self.ask_terms.get(terms).resources;
         debug_assert_eq!(resources.model, lease.model, "the lease is on these terms");
@@ -147,27 +147,27 @@ impl Books {
         assert!(book.open_leases > open_leases, "one lease more is open");
     }
 
-    /// A lease of this book is paid and refunded.
+    /// Counts a lease of this book as closed.
     pub(crate) fn on_lease_closed(&mut self, book: BookId) {
         self.book_mut(book).on_lease_closed();
     }
 
-    /// What finding a class to give way takes, in steps.
+    /// Returns the steps that a search for a class to evict takes.
     pub(crate) fn classes_looked_at(&self) -> u32 {
         u32::try_from(self.books.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many classes are traded.
+    /// Returns the number of classes.
     pub(crate) fn classes(&self) -> u64 {
         self.by_class.len() as u64
     }
 
-    /// How many orders rest.
+    /// Returns the number of orders in all books.
     pub(crate) fn orders(&self) -> u64 {
         self.places.len()
     }
 
-    /// Every book, by class.
+    /// Iterates over all books in the order of their classes.
     pub(crate) fn by_class(&self) -> impl Iterator<Item = &ClassBook> {
         self.by_class.values().map(|id| self.book(*id))
     }
@@ -192,7 +192,7 @@ impl Books {
         *self.resales.get(&id).expect("a resale is of a lease")
     }
 
-    /// Asks for the memory of an order, if it is open, well before it is needed.
+    /// Prefetches the memory of an order, if it is open, well before a command needs it.
     pub(crate) fn fetch(&self, id: OrderId) {
         if let Some(place) = self.places.get(id) {
             let (node, record) = (self.slab.get(place), &self.records[place as usize]);
@@ -200,7 +200,7 @@ impl Books {
         }
     }
 
-    /// The job a bid in the book is for.
+    /// Returns the job of a bid in the book.
     pub(crate) fn job(&self, id: OrderId) -> JobId {
         let place = self.places.get(id).expect("only open orders are asked");
         debug_assert_eq!(self.slab.get(place).id, id, "the index leads to the order");
@@ -211,7 +211,7 @@ impl Books {
         self.places.get(id).map(|place| self.at(place))
     }
 
-    /// Puts an order in its book; the book is from now on the user of its terms.
+    /// Puts an order into its book, which then counts as the user of its terms.
     pub(crate) fn insert(&mut self, order: &Order, job: JobId) {
         let Order {
             id,
@@ -236,7 +236,7 @@ impl Books {
         );
     }
 
-    /// Puts an order back where it was, nothing having changed since it was removed.
+    /// Restores a removed order to its earlier position. The book must not have changed in between.
     pub(crate) fn put_back(&mut self, order: &Order, job: JobId, node: Node) {
         assert_eq!(node.id, order.id, "the place was this order's");
         assert_eq!(
@@ -280,7 +280,7 @@ impl Books {
             .insert(key, id, place, detail.terms.0, summaries);
     }
 
-    /// Takes an order out; the caller is from now on the user of its terms.
+    /// Removes an order; the caller then counts as the user of its terms.
     pub(crate) fn remove(&mut self, id: OrderId) -> Option<(Order, Node)> {
         let place = self.places.remove(id)?;
         let order = self.at(place);
@@ -298,7 +298,7 @@ impl Books {
         Some((order, node))
     }
 
-    /// The terms of an order that was removed have one user less.
+    /// Gives up one use of the terms of a removed order.
     pub(crate) fn release(&mut self, order: &Order) {
         match order.side() {
             Side::Ask => self.ask_terms.release(order.detail.terms),
@@ -306,7 +306,7 @@ impl Books {
         }
     }
 
-    /// Takes units off an order, and the order out of its book if nothing is left of it.
+    /// Reduces an order by some units, and removes it if none remain. Returns the removed order.
     pub(crate) fn reduce(&mut self, id: OrderId, quantity: Units) -> Option<Order> {
         let place = self.places.get(id).expect("only open orders are reduced");
         let order = self.at(place);
@@ -327,15 +327,15 @@ impl Books {
         None
     }
 
-    /// Takes what a trade cost off a bid's budget.
+    /// Subtracts the cost of a trade from a bid's budget.
     pub(crate) fn spend(&mut self, id: OrderId, spent: Credits) {
         let place = self.places.get(id).expect("only open orders trade");
         debug_assert_eq!(self.slab.get(place).id, id, "the index leads to the order");
         self.records[place as usize].spend(spent);
     }
 
-    /// Tells the orders a query may be for, best first, until told to stop or the visits are used
-    /// up.
+    /// Passes the orders that may suit a query to `tell`, best first, until it stops or the visits
+    /// run out.
     pub(crate) fn search(
         &self,
         query: &BookQuery,
@@ -346,7 +346,7 @@ impl Books {
         self.next(query, None, visits, stop);
     }
 
-    /// The next order after `from` that a query may be for and that `suits`.
+    /// Returns the next order after `from` that may suit the query and for which `suits` is true.
     pub(crate) fn next(
         &self,
         query: &BookQuery,
@@ -372,7 +372,7 @@ impl Books {
         found
     }
 
-    /// One side of one book, best first. No more is looked at than is taken.
+    /// Iterates over one side of a book, best first, lazily.
     pub(crate) fn side<'a>(
         &'a self,
         book: &'a ClassBook,
@@ -384,25 +384,25 @@ impl Books {
             .map(|place| self.at(place))
     }
 
-    /// One side of one book as a search would meet it: for the whole check.
+    /// Returns one side of a book in the order in which a search visits it, for the audit.
     pub(crate) fn searched_side(&self, book: &ClassBook, side: Side) -> Vec<Order> {
         let mut orders = Vec::new();
         book.tree(side).each(|place| orders.push(self.at(place)));
         orders
     }
 
-    /// The oldest order of a level.
+    /// Returns the oldest order of a level.
     pub(crate) fn first_of(&self, level: &Level) -> OrderId {
         debug_assert!(level.count > 0, "a level has orders");
         self.slab.get(level.head).id
     }
 
-    /// Every order, by id.
+    /// Iterates over all orders by id.
     pub(crate) fn all(&self) -> impl Iterator<Item = Order> {
         self.places.iter().map(|place| self.at(place))
     }
 
-    /// After a restore.
+    /// Restores the derived indices after a restore.
     pub(crate) fn rebuild(&mut self) {
         assert_eq!(self.records.len(), self.jobs.len(), "one of each a place");
         assert_eq!(self.records.len(), self.deposits.len(), "and one of these");
@@ -411,7 +411,7 @@ impl Books {
     }
 }
 
-/// The attributes of each terms in use that orders of a side have.
+/// Returns the attributes of all terms in use by orders of one side.
 fn summaries<'a>(
     asks: &'a Interner<AskTerms>,
     bids: &'a Interner<BidTerms>,

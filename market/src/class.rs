@@ -1,8 +1,8 @@
-//! What a device is, in figures, and the class whose book it is traded in.
+//! The figures that describe a device, and the class in whose book it is traded.
 //!
-//! The market knows no devices: the kind is an open code with a name beside it, both chosen by
-//! whoever measures. A class is coarse on purpose (each band spans a factor of four), so that a
-//! book has depth; exact needs are the bid's predicate.
+//! The market knows no devices: the kind is an open code with a name, both chosen by the node that
+//! measures. A class is coarse on purpose (each band spans a factor of four), so that a book has
+//! depth; a bid states its exact needs in its predicate.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ number! {
     KindCode(u16)
 }
 number! {
-    /// A region, 0 to 31: a bit in [`crate::Regions`].
+    /// A region, 0 to 31: one bit in [`crate::Regions`].
     Region(u8)
 }
 number! {
@@ -33,7 +33,7 @@ number! {
 /// The number of [`Dtype`]s.
 pub const DTYPES: usize = 6;
 
-/// An element type whose throughput a device states.
+/// An element type for which a device states its throughput.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
@@ -63,19 +63,20 @@ impl Dtype {
     ];
 }
 
-/// Mega-operations per second for each [`Dtype`], in the order of [`Dtype::ALL`]; 0 is "cannot".
+/// Mega-operations per second for each [`Dtype`], in the order of [`Dtype::ALL`]; 0 means "not
+/// supported".
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Throughput(pub [u64; DTYPES]);
 
 impl Throughput {
-    /// The figure for one element type, in mega-operations per second.
+    /// Returns the throughput for one element type, in mega-operations per second.
     pub fn of(&self, dtype: Dtype) -> u64 {
         self.0[dtype as usize]
     }
 
-    /// The same figures with `dtype` at `mega_ops`.
+    /// Returns these figures with `dtype` set to `mega_ops`.
     pub fn with(mut self, dtype: Dtype, mega_ops: u64) -> Self {
         self.0[dtype as usize] = mega_ops;
         self
@@ -86,14 +87,14 @@ impl Throughput {
     }
 }
 
-/// A kind of work that a device does slower than its other figures say, or does not.
+/// A kind of work that a device may run slower than its other figures predict, or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Matrix products.
     Product,
     /// Convolutions.
     Convolution,
-    /// All else.
+    /// All other work.
     Other,
 }
 
@@ -102,36 +103,37 @@ impl Work {
     pub const ALL: [Self; 3] = [Self::Product, Self::Convolution, Self::Other];
 }
 
-/// How many times as long each kind of [`Work`] takes as the other figures say, in hundredths
-/// beyond once: 0 is as long, 200 three times as long.
+/// How much longer than predicted each kind of [`Work`] takes, in hundredths: 0 means as long as
+/// predicted, 200 means three times as long.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Slowness(pub [u16; 3]);
 
 impl Slowness {
-    /// Of one kind: hundredths beyond once.
+    /// Returns the slowness of one kind, in hundredths.
     pub fn of(&self, work: Work) -> u16 {
         self.0[work as usize]
     }
 
-    /// The same with `work` at so many hundredths beyond once.
+    /// Returns these figures with `work` set to `hundredths`.
     pub fn with(mut self, work: Work, hundredths: u16) -> Self {
         self.0[work as usize] = hundredths;
         self
     }
 }
 
-/// Exactly what an ask offers. The provider measures and states it; receipts tell if it holds.
+/// The exact resources that an ask offers. The provider measures and states them; receipts show
+/// whether they hold.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 pub struct Resources {
-    /// The kind of device, as a code.
+    /// The code of the device's kind.
     pub kind: KindCode,
-    /// The kind of device, as people call it.
+    /// The device's kind, as people call it.
     pub kind_name: Name,
-    /// The model's name.
+    /// The name of the device model.
     pub model: Name,
-    /// Memory a job may use, in bytes.
+    /// Memory that a job can use, in bytes.
     pub memory_bytes: u64,
     /// Memory bandwidth, in bytes per second.
     pub memory_bandwidth: u64,
@@ -139,35 +141,35 @@ pub struct Resources {
     pub throughput: Throughput,
     /// Time to start one operation, in nanoseconds.
     pub launch_overhead_ns: u64,
-    /// What takes longer than these figures say.
+    /// Work that takes longer than these figures predict.
     #[serde(default)]
     pub slowness: Slowness,
     /// Round trip to the provider's peers, in microseconds.
     pub link_latency_us: u64,
     /// Bandwidth of the provider's link, in bytes per second.
     pub link_bandwidth: u64,
-    /// Power under load, in milliwatts; 0 where it is unknown.
+    /// Power under load, in milliwatts; 0 if unknown.
     pub power_mw: u64,
-    /// Where the device is.
+    /// The region of the device.
     pub region: Region,
-    /// What else it can do.
+    /// Further features of the device.
     pub features: Features,
-    /// Operators it runs.
+    /// Operators that the device runs.
     #[serde(default)]
     pub operators: Operators,
-    /// Nodes with these operators that it was seen to refuse all the same.
+    /// Nodes that the device refused although it runs their operators.
     #[serde(default)]
     pub refused: RefusedNodes,
-    /// Whether time and energy come from a model of the device and not from the device.
+    /// Whether time and energy come from a model of the device and not from measurements.
     pub emulated: bool,
 }
 
-/// The key of a book: asks and bids of one class meet each other.
+/// The key of a book: an ask and a bid can trade only within one class.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
 pub struct Class {
-    /// The kind of device.
+    /// The code of the device's kind.
     pub kind: KindCode,
     /// Memory, in GiB.
     pub memory: Band,
@@ -175,12 +177,12 @@ pub struct Class {
     pub throughput: Band,
     /// Memory bandwidth, in GiB/s.
     pub bandwidth: Band,
-    /// Emulated devices are traded apart from real ones.
+    /// Whether the device is emulated: emulated and real devices have separate books.
     pub emulated: bool,
 }
 
 impl Band {
-    /// The band of `figure` counted in `unit`s.
+    /// Returns the band of `figure`, counted in `unit`s.
     pub fn of(figure: u64, unit: u64) -> Self {
         let units = figure / unit.max(1);
         let band = units.checked_ilog2().map_or(0, |log| log / 2 + 1);
@@ -190,7 +192,7 @@ impl Band {
 }
 
 impl Resources {
-    /// The class these resources are traded in.
+    /// Returns the class in which these resources are traded.
     pub fn class(&self) -> Class {
         Class {
             kind: self.kind,

@@ -1,4 +1,4 @@
-//! What an account can ask of the exchange, and what it gets back.
+//! The commands that an account can give to the exchange, and their outcomes.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,195 +12,199 @@ use crate::rules::{Setting, Upgrade};
 use crate::text::Name;
 use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
 
-/// One command. The account is the batch's.
+/// One command. The batch names the account that gives it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
-    /// Opens the account, under a name such as its peer id. The first command of its batch.
+    /// Opens the account under a name, such as its peer id. It must be the first command of its
+    /// batch.
     Register {
         /// A name for people and peers.
         name: Name,
     },
-    /// The operator credits an account, which is opened if there is none.
+    /// The operators credit an account, and open it if it does not exist.
     Deposit {
-        /// Whose.
+        /// The account to credit.
         account: AccountKey,
-        /// How much.
+        /// The credits to add.
         amount: Credits,
     },
-    /// Asks the operator for credits, or has some of its own held until the operator says that they
-    /// have gone out.
+    /// An account asks the operators for credits, or asks them to pay out credits of its own. The
+    /// exchange holds the latter until the operators decide.
     Request {
-        /// In or out.
+        /// Whether credits go in or out.
         direction: Direction,
-        /// How much.
+        /// The credits to move.
         amount: Credits,
-        /// What it is known by outside.
+        /// The reference that identifies the payment outside the market.
         reference: Name,
     },
-    /// The operators begin to pay a withdrawal out: its account can't take it back any more. The
-    /// one whose word completes it is the one who pays.
+    /// The operators begin to pay a withdrawal out, so its account can no longer take it back. The
+    /// operator whose command completes the approval must pay.
     Lock {
-        /// Which.
+        /// The withdrawal request.
         request: RequestId,
     },
-    /// The operator says that what was requested has come in or gone out. A withdrawal is locked
-    /// before.
+    /// The operators confirm that the credits of a request came in or went out. They must lock a
+    /// withdrawal first.
     Confirm {
-        /// Which.
+        /// The request to confirm.
         request: RequestId,
     },
-    /// The operator, or who made it, says that nothing comes of a request.
+    /// The operators, or the account that made it, end a request without moving credits.
     Refuse {
-        /// Which.
+        /// The request to end.
         request: RequestId,
-        /// Why.
+        /// The reason, for the account to read.
         reason: Name,
     },
-    /// Gives available credits to another account.
+    /// Transfers available credits to another account.
     Transfer {
-        /// Whose they are then.
+        /// The receiving account.
         to: AccountKey,
-        /// How much.
+        /// The credits to transfer.
         amount: Credits,
-        /// What they are for.
+        /// The purpose of the transfer.
         reference: Name,
     },
-    /// The operators take what the market earned: fees, and what is left of slashed stake.
+    /// The operators collect the market's earnings: fees, and slashed stake that compensates no
+    /// buyer.
     Collect {
-        /// Whose it is then.
+        /// The receiving account.
         to: AccountKey,
-        /// How much.
+        /// The credits to collect.
         amount: Credits,
     },
-    /// The operators freeze an account: it begins nothing new, and its orders leave the books.
+    /// The operators freeze an account: it can begin nothing new, and its orders leave the books.
     Freeze {
-        /// Which.
+        /// The account to freeze.
         account: AccountKey,
-        /// Why, for all to read.
+        /// The reason, which everyone can read.
         reason: Name,
     },
     /// The operators thaw an account.
     Thaw {
-        /// Which.
+        /// The account to thaw.
         account: AccountKey,
     },
-    /// The operators tell a change of the rules beforehand.
+    /// The operators announce a change of the rules.
     ChangeRules {
-        /// What becomes what.
+        /// The new settings.
         settings: Vec<Setting>,
-        /// The log time at which it takes effect.
+        /// The log time at which the change takes effect.
         at: Millis,
     },
-    /// The operators take a change back that was told and is not made yet.
+    /// The operators cancel an announced change before it takes effect.
     KeepRules {
-        /// Its number.
+        /// The number of the change.
         change: u64,
     },
-    /// The operators tell from when another version of the rules applies.
+    /// The operators announce when another version of the rules applies.
     Upgrade(Upgrade),
     /// Offers device time.
     PlaceAsk(Box<Ask>),
-    /// Asks for device time.
+    /// Bids for device time.
     PlaceBid(Box<Bid>),
-    /// Up to [`Command::GANG_MAX`] bids that all match now, each whole, on as many unlike
-    /// provider accounts, or none of them does. Of all ways to match them the cheapest is taken.
+    /// Places up to [`Command::GANG_MAX`] bids that must all match now, each in full and each with
+    /// a different provider account; otherwise none matches. The exchange chooses the cheapest
+    /// combination.
     PlaceGang(Vec<Bid>),
-    /// Takes an order out of the book.
+    /// Removes an order from the book.
     Cancel {
-        /// Which.
+        /// The order to remove.
         order: OrderId,
     },
-    /// Changes an order in the book. A smaller quantity at the same price keeps its place in time.
+    /// Changes an order in the book. The order keeps its time priority if its price stays and its
+    /// quantity shrinks.
     Amend {
-        /// Which.
+        /// The order to change.
         order: OrderId,
         /// The new quantity.
         quantity: Units,
         /// The new price.
         price: Price,
     },
-    /// The buyer says that the work of its lease has begun: from now on the provider may state what
-    /// is used, and silence accepts that. It says so again to keep a lease whose provider is ready
-    /// and sees no work.
+    /// The buyer states that the work of its lease has begun. From then on the provider can note
+    /// all usage; before, it can note only the time of the rule `note_unstarted`. The buyer must
+    /// repeat the command to keep a lease whose provider states that it is ready and sees no work.
     StartWork {
-        /// Which lease.
+        /// The lease whose work has begun.
         lease: LeaseId,
     },
-    /// The provider says that it is ready and sees no work. Unless the buyer says in time that the
-    /// work has begun, or ends the lease, the market ends it. Of a lease that has ended the
-    /// provider claims by this word the time in which its device was held and not used, and nothing
-    /// else.
+    /// The provider states that it is ready and sees no work. The market ends the lease unless, in
+    /// time, the buyer states that the work has begun or ends the lease itself. If the lease has
+    /// ended already, the provider claims by this command the time in which its device was held and
+    /// not used, and nothing else.
     StateReady {
-        /// Which lease.
+        /// The lease for which the provider is ready.
         lease: LeaseId,
     },
-    /// The provider states what a lease has used so far. Unless the buyer disputes it in time it
-    /// counts as accepted.
+    /// The provider notes the usage of a lease so far. The note counts as accepted unless the buyer
+    /// disputes it in time.
     NoteUsage {
-        /// Which lease.
+        /// The lease whose usage is noted.
         lease: LeaseId,
-        /// Device time since the lease's start, all earlier notes included.
+        /// Device time since the lease's start, earlier notes included.
         usage: DeviceMicros,
     },
     /// The buyer accepts the open note at once.
     AcceptNote {
-        /// Which lease.
+        /// The lease with the open note.
         lease: LeaseId,
-        /// The usage it accepts: that of the open note.
+        /// The accepted usage, which must equal that of the open note.
         usage: DeviceMicros,
     },
-    /// The buyer refuses the work, noted or not. The provider gets what was accepted before, and
-    /// for the rest of the time no more than for a device that is held and not used; what it states
-    /// beyond that, the buyer pays to the market.
+    /// The buyer refuses the work, noted or not. The provider gets the usage accepted before and,
+    /// for the remaining time, no more than the price of a device that is held and not used. For
+    /// usage that the provider states beyond that, the buyer pays the market.
     Dispute {
-        /// Which lease.
+        /// The lease whose work the buyer refuses.
         lease: LeaseId,
     },
-    /// Closes a lease by a receipt that both parties have signed. Anyone may bring it.
+    /// Closes a lease with a receipt that both parties have signed. Any account can submit it.
     Settle(Box<Receipt>),
-    /// The buyer ends its lease now; the provider may still bring its last note or the receipt.
+    /// The buyer ends its lease now; the provider can still submit its last note or the receipt.
     EndLease {
-        /// Which.
+        /// The lease to end.
         lease: LeaseId,
     },
-    /// The provider can't go on: closes its lease now, paid only for what was accepted.
+    /// The provider cannot continue: its lease closes now, and it gets only the accepted usage.
     GiveUp {
-        /// Which.
+        /// The lease to close.
         lease: LeaseId,
     },
-    /// The provider takes a spot lease back, after its notice.
+    /// The provider takes a spot lease back, after the lease's notice.
     Reclaim {
-        /// Which.
+        /// The lease to take back.
         lease: LeaseId,
     },
-    /// The buyer makes its lease longer, within what the ask allowed, at the same price.
+    /// The buyer extends its lease at the same price, up to the ask's longest duration.
     Extend {
-        /// Which.
+        /// The lease to extend.
         lease: LeaseId,
-        /// By how much.
+        /// The time to add, in milliseconds.
         by: Millis,
     },
-    /// The buyer offers the rest of its lease, all units together, to whoever bids. The provider
-    /// goes on being paid its own price; the difference is the reseller's gain or loss.
+    /// The buyer offers the rest of its lease, all units together, to any bid. The provider still
+    /// gets its own price; the reseller gains or loses the difference.
     Resell {
-        /// Which.
+        /// The lease to resell.
         lease: LeaseId,
         /// The least price, per device-second.
         price: Price,
     },
-    /// Puts credits at stake, for buyers who demand it.
+    /// Puts credits at stake, for buyers that demand a stake.
     Stake {
-        /// How much.
+        /// The credits to stake.
         amount: Credits,
     },
-    /// Takes stake back, when no lease is open and the last one is long enough ago.
+    /// Takes stake back, if no lease is open and the last one closed long enough ago.
     Unstake {
-        /// How much.
+        /// The credits to take back.
         amount: Credits,
     },
-    /// Two receipts of one lease that its provider signed and that contradict each other: for the
-    /// same graph and inputs they name unlike outputs. The provider loses stake.
+    /// Submits two receipts of one lease that its provider signed and that contradict each other:
+    /// they name different outputs for the same graph and inputs. The provider loses stake.
     ProveFault(Box<[Receipt; 2]>),
 }
 
@@ -209,162 +213,162 @@ impl Command {
     pub const GANG_MAX: usize = 16;
 }
 
-/// What an accepted command did.
+/// The result of an accepted command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Acceptance {
     /// The account is open.
     Registered,
-    /// Credits came in; what the account now has available.
+    /// The account was credited.
     Deposited {
-        /// Available afterwards.
+        /// The account's available credits afterwards.
         available: Credits,
     },
-    /// The request waits for the operator.
+    /// The request waits for the operators.
     Requested {
-        /// Its id.
+        /// The request's id.
         request: RequestId,
     },
-    /// The withdrawal is to be paid out, and by whom.
+    /// The named operator must now pay the withdrawal out.
     Locked(PayoutLock),
-    /// The request is done; what its account now has available.
+    /// The request is confirmed.
     Confirmed {
-        /// Available afterwards.
+        /// The account's available credits afterwards.
         available: Credits,
     },
-    /// The request is off.
+    /// The request was refused.
     Refused {
-        /// What was held for it and is available again.
+        /// Credits that the request held and that are available again.
         released: Credits,
     },
-    /// The credits are another's; what is left.
+    /// The credits are transferred.
     Transferred {
-        /// Available afterwards.
+        /// The sender's available credits afterwards.
         available: Credits,
     },
-    /// The market's earnings are the operator's; what it now has available.
+    /// The market's earnings are collected.
     Collected {
-        /// Available afterwards.
+        /// The receiving account's available credits afterwards.
         available: Credits,
     },
     /// The account is frozen.
     Frozen,
-    /// The account is not frozen.
+    /// The account is thawed.
     Thawed,
-    /// The rules will change.
+    /// A change of the rules is announced.
     Due {
         /// The number of the change.
         change: u64,
-        /// When it takes effect.
+        /// The log time at which the change takes effect.
         at: Millis,
     },
-    /// The rules stay as they are.
+    /// The announced change is cancelled.
     Kept,
-    /// Another version of the rules will apply.
+    /// An upgrade to another version of the rules is announced.
     UpgradeDue(Upgrade),
-    /// The command waits until more of the operators have given the same.
+    /// The command waits until more operators give it.
     Awaited {
-        /// The number by which the others find it.
+        /// The number by which the other operators can find the command.
         approval: u64,
-        /// How many have given it.
+        /// The operators that have given it so far.
         given: u32,
-        /// How many must.
+        /// The operators that must give it.
         needed: u32,
-        /// When it is forgotten.
+        /// The log time at which the exchange forgets it.
         until: Millis,
     },
-    /// An ask or a bid was taken.
+    /// The ask or bid was accepted.
     Placed {
-        /// Its id.
+        /// The order's id.
         order: OrderId,
-        /// What it traded at once.
+        /// The trades that it made at once.
         trades: Vec<Trade>,
-        /// What of it rests in the book.
+        /// The units that rest in the book.
         resting: Units,
     },
-    /// Every leg of the gang traded: one trade a leg, in the order of the legs.
+    /// Every leg of the gang traded.
     Ganged {
-        /// The trades.
+        /// One trade per leg, in the order of the legs.
         trades: Vec<Trade>,
     },
     /// The order left the book.
     Cancelled {
-        /// What was held for it and is available again.
+        /// Credits that the order held and that are available again.
         released: Credits,
     },
     /// The order was changed.
     Amended {
-        /// Its id: a new one if it lost its place in time.
+        /// The order's id, which is new if the order lost its time priority.
         order: OrderId,
-        /// What it traded at its new price.
+        /// The trades that the order made at its new price.
         trades: Vec<Trade>,
-        /// What of it rests in the book.
+        /// The units that rest in the book.
         resting: Units,
     },
-    /// The work has begun.
+    /// The exchange recorded that the work has begun.
     Started,
-    /// The buyer has so long to begin or to end the lease.
+    /// The buyer has until this time to state that it works or to end the lease.
     Ready {
-        /// When the reserve is due.
+        /// The log time at which the market ends the lease.
         until: Millis,
     },
-    /// The note stands until it is accepted, disputed or its deadline passes.
+    /// The note stays open until the buyer accepts or disputes it, or its deadline passes.
     Noted {
-        /// When it counts as accepted.
+        /// The log time at which the note counts as accepted.
         accepted_at: Millis,
     },
-    /// The note was accepted.
+    /// The note is accepted.
     NoteAccepted,
     /// The lease is closed and paid.
     Closed {
-        /// What the provider got.
+        /// Credits paid to the provider.
         paid: Credits,
-        /// What the market took of it.
+        /// The market's share of that payment.
         fee: Credits,
-        /// What the buyer got back.
+        /// Credits returned to the buyer.
         refunded: Credits,
     },
-    /// The lease has been told to end.
+    /// The lease will end.
     Ending {
-        /// When it ends.
+        /// The log time at which the lease ends.
         at: Millis,
     },
     /// The lease is longer.
     Extended {
-        /// When it ends now.
+        /// The new deadline, in log time.
         deadline: Millis,
-        /// What is in escrow for it now.
+        /// Credits in escrow for the lease.
         escrow: Credits,
     },
-    /// The stake was changed.
+    /// The stake has changed.
     Staked {
-        /// What is at stake now.
+        /// Credits at stake.
         stake: Credits,
     },
     /// The fault is proven.
     Slashed {
-        /// What the provider lost.
+        /// Credits that the provider lost.
         slashed: Credits,
-        /// What of it the buyer got: at most what the lease had cost it. The rest are fees.
+        /// The part of them that the buyer got: at most the cost of the lease. The rest are fees.
         compensated: Credits,
     },
 }
 
-/// What one command came to.
+/// The outcome of one command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// It was done.
+    /// The exchange carried the command out.
     Accepted(Acceptance),
-    /// It was not done, and nothing was changed by it.
+    /// The exchange refused the command, which changed nothing.
     Refused(Refusal),
 }
 
 impl Outcome {
-    /// The facts if it was done, the refusal if not.
+    /// Returns the result of an accepted command.
     ///
     /// # Errors
-    /// The refusal.
+    /// The refusal of a refused command.
     pub fn into_result(self) -> Result<Acceptance, Refusal> {
         match self {
             Self::Accepted(accepted) => Ok(accepted),
@@ -373,11 +377,11 @@ impl Outcome {
     }
 }
 
-/// What a batch came to: one outcome per command, and every event in order.
+/// The outcome of a batch: one outcome per command, and all events in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BatchOutcome {
-    /// One per command, in order.
+    /// One outcome per command, in order.
     pub outcomes: Vec<Outcome>,
-    /// What happened, those of time passing first.
+    /// The events in order; those of time passing come before those of the commands.
     pub events: Vec<Event>,
 }

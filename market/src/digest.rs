@@ -1,29 +1,29 @@
-//! The running digest: BLAKE3 chained over all that went in and came out.
+//! The running digest: BLAKE3 chained over all inputs and outputs of the exchange.
 //!
-//! What is to be hashed is gathered and hashed in blocks, for BLAKE3 is several times faster on
-//! long inputs: 64 KiB are about what fills its widest form. Each block begins with the digest of
-//! the one before it. Where a block ends follows from the bytes alone, so every replica hashes
-//! the same.
+//! The chain gathers bytes and hashes them in blocks, because BLAKE3 is several times faster on
+//! long inputs: about 64 KiB fill its widest form. Each block begins with the digest of the block
+//! before it. The bytes alone determine the end of each block, so every replica hashes the same.
 
 use postcard::ser_flavors::Flavor;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::Digest;
 
-/// The bytes hashed together, the digest of the block before them included.
+/// The bytes that one block hashes, including the digest of the block before it.
 const BLOCK: usize = 65_536;
 
-/// The length of a digest.
+/// The length of a digest in bytes.
 const DIGEST: usize = 32;
 
-/// The chain so far: the digest of the last whole block, and the bytes after it.
+/// The chain so far: the digest of the last full block, and the bytes after it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Chain {
     #[serde(with = "raw")]
     open: Vec<u8>,
 }
 
-/// Bytes in one piece. Postcard writes them as it writes them one by one, many times faster.
+/// Encodes bytes as one piece. Postcard writes the same encoding as for single bytes, many times
+/// faster.
 mod raw {
     use std::fmt;
 
@@ -48,7 +48,7 @@ mod raw {
         }
 
         fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Vec<u8>, E> {
-            // Room for the block to be filled.
+            // Reserve capacity for a full block.
             let mut open = Vec::with_capacity(bytes.len().max(super::BLOCK));
             open.extend_from_slice(bytes);
             Ok(open)
@@ -65,12 +65,12 @@ impl Default for Chain {
 }
 
 impl Chain {
-    /// Whether it could be one of ours; what was read from outside may be anything.
+    /// Returns whether the open block has a valid length, because a snapshot can hold anything.
     pub(crate) fn is_sound(&self) -> bool {
         (DIGEST..BLOCK).contains(&self.open.len())
     }
 
-    /// The digest now: one block's hashing at most.
+    /// Returns the current digest. This hashes one block at most.
     pub(crate) fn head(&self) -> Digest {
         assert!(self.open.len() >= DIGEST, "a block begins with a digest");
         Digest(*blake3::hash(&self.open).as_bytes())
@@ -90,7 +90,7 @@ impl Chain {
         }
     }
 
-    /// Hashes the first whole block; what is left of the last link begins the next one.
+    /// Hashes the first full block; the bytes after it begin the next one.
     fn close_block(&mut self) {
         assert!(self.open.len() >= BLOCK, "only a full block is closed");
         let head = blake3::hash(&self.open[..BLOCK]);
@@ -102,7 +102,7 @@ impl Chain {
     }
 }
 
-/// Postcard's bytes at the end of a vector.
+/// Appends Postcard's bytes to a vector.
 pub(crate) struct VecFlavor<'a>(pub(crate) &'a mut Vec<u8>);
 
 impl Flavor for VecFlavor<'_> {
@@ -111,7 +111,7 @@ impl Flavor for VecFlavor<'_> {
     #[inline]
     fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
         match *bytes {
-            // Most numbers are short: a call to copy them would cost more than the copy.
+            // Most numbers are short: a call that copies them would cost more than the copy.
             [one] => self.0.push(one),
             [one, two] => self.0.extend_from_slice(&[one, two]),
             [one, two, three] => self.0.extend_from_slice(&[one, two, three]),

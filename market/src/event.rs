@@ -1,4 +1,4 @@
-//! What happened, in order: enough to follow every order, lease and balance from outside.
+//! Events in order, from which a reader can follow every order, lease and balance.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,263 +11,264 @@ use crate::rules::Upgrade;
 use crate::text::Name;
 use crate::units::{Credits, DeviceMicros, Millis, Price, Units};
 
-/// One thing that happened.
+/// One event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
     /// An account was opened.
     Registered {
-        /// Whose.
+        /// The new account.
         account: AccountKey,
     },
-    /// An account that held less than a deposit made room for another: it is not known any more.
+    /// The exchange forgot an account that held less than a deposit, to make room for another.
     Forgotten {
-        /// Whose.
+        /// The forgotten account.
         account: AccountKey,
     },
-    /// A command, or time, changed an account's balances.
+    /// A command, or the passing of time, changed an account's balances.
     Balance {
-        /// Whose.
+        /// The account whose balances changed.
         account: AccountKey,
-        /// What they were.
+        /// The balances before.
         before: Balances,
-        /// What they are now.
+        /// The balances after.
         after: Balances,
     },
-    /// Credits of one account moved for a reason that nothing else tells.
+    /// Credits of one account moved for a reason that no other event names.
     Moved {
-        /// Whose.
+        /// The account whose credits moved.
         account: AccountKey,
-        /// Why.
+        /// Why they moved.
         reason: MoveReason,
-        /// How much.
+        /// The credits that moved.
         amount: Credits,
     },
-    /// An account asked the operator for credits, or for some of its own to go out.
+    /// An account asked the operators for a deposit or a withdrawal of credits.
     Requested(MoneyRequest),
     /// The operators began to pay a withdrawal out.
     Locked(MoneyRequest),
-    /// A request was decided.
+    /// A request ended.
     Decided {
-        /// Which.
+        /// The request as it was at its end.
         request: MoneyRequest,
-        /// Whether it was done.
+        /// Whether the operators confirmed it; otherwise it was refused or made room for another.
         confirmed: bool,
-        /// Why not.
+        /// The reason, unless it was confirmed.
         reason: Name,
     },
-    /// An operator gave a command of which more than one is needed.
+    /// An operator gave a command that needs more than one operator.
     Approved {
-        /// The number of the command.
+        /// The number of the command's approval.
         approval: u64,
-        /// Who gave it.
+        /// The operator that gave the command.
         account: AccountKey,
-        /// How many have.
+        /// The operators that have given the command so far.
         given: u32,
-        /// How many must.
+        /// The operators that must give it.
         needed: u32,
     },
-    /// An account was frozen.
+    /// The operators froze an account.
     Frozen {
-        /// Whose.
+        /// The frozen account.
         account: AccountKey,
-        /// Why.
+        /// The operators' reason, for all to read.
         reason: Name,
     },
-    /// An account is not frozen any more.
+    /// The operators thawed an account.
     Thawed {
-        /// Whose.
+        /// The thawed account.
         account: AccountKey,
     },
-    /// The rules will change.
+    /// The operators announced a change of the rules.
     RulesDue {
         /// The number of the change.
         change: u64,
-        /// When it takes effect.
+        /// The log time at which it takes effect.
         at: Millis,
     },
-    /// The rules have changed.
+    /// A change of the rules took effect.
     RulesChanged {
         /// The number of the change.
         change: u64,
     },
-    /// A change that was told is not made.
+    /// The operators cancelled an announced change.
     RulesKept {
         /// The number of the change.
         change: u64,
     },
-    /// Another version of the rules will apply.
+    /// The operators announced another version of the rules.
     UpgradeDue(Upgrade),
     /// Another version of the rules applies.
     Upgraded {
-        /// Which.
+        /// The version that applies now.
         to: u16,
     },
-    /// Credits went from one account to another.
+    /// One account transferred credits to another.
     Transferred {
-        /// Whose they were.
+        /// The sending account.
         from: AccountKey,
-        /// Whose they are.
+        /// The receiving account.
         to: AccountKey,
-        /// How much.
+        /// The credits transferred.
         amount: Credits,
-        /// What for.
+        /// The purpose of the transfer.
         reference: Name,
     },
     /// An order rests in the book.
     Rested {
-        /// Whose.
+        /// The order's account.
         account: AccountKey,
-        /// Which.
+        /// The order's id.
         order: OrderId,
-        /// Bid or ask.
+        /// Whether the order is a bid or an ask.
         side: Side,
-        /// At what price.
+        /// The order's price per device-second.
         price: Price,
-        /// How many units.
+        /// The units that rest.
         quantity: Units,
     },
     /// An order left the book.
     OrderClosed {
-        /// Whose.
+        /// The order's account.
         account: AccountKey,
-        /// Which.
+        /// The order's id.
         order: OrderId,
-        /// Why.
+        /// Why the order left the book.
         reason: OrderEnd,
     },
-    /// A bid and an ask met and a lease began.
+    /// A bid and an ask traded, which opened a lease.
     Traded(Trade),
-    /// A buyer said that the work of its lease has begun.
+    /// A buyer stated that the work of its lease has begun.
     WorkStarted {
-        /// Which.
+        /// The lease whose work has begun.
         lease: LeaseId,
-        /// Its buyer.
+        /// The lease's buyer.
         buyer: AccountKey,
-        /// Its provider.
+        /// The lease's provider.
         provider: AccountKey,
     },
-    /// A provider is ready for a lease that its buyer has not begun.
+    /// A provider stated that it is ready for a lease and sees no work.
     ProviderReady {
-        /// Which.
+        /// The lease for which it is ready.
         lease: LeaseId,
-        /// Its buyer.
+        /// The lease's buyer.
         buyer: AccountKey,
-        /// Its provider.
+        /// The lease's provider.
         provider: AccountKey,
-        /// When the reserve is due.
+        /// The log time at which the market ends the lease unless the buyer acts.
         until: Millis,
     },
-    /// A note was filed or answered.
+    /// A provider filed a note, or the note was answered.
     Note {
-        /// On which lease.
+        /// The lease of the note.
         lease: LeaseId,
-        /// Its buyer.
+        /// The lease's buyer.
         buyer: AccountKey,
-        /// Its provider.
+        /// The lease's provider.
         provider: AccountKey,
-        /// The usage it states.
+        /// The usage that the note states.
         usage: DeviceMicros,
-        /// What became of it.
+        /// The state of the note.
         state: NoteState,
     },
     /// A lease will end before its deadline.
     LeaseEnding {
-        /// Which.
+        /// The lease that will end.
         lease: LeaseId,
-        /// Its buyer.
+        /// The lease's buyer.
         buyer: AccountKey,
-        /// Its provider.
+        /// The lease's provider.
         provider: AccountKey,
-        /// When.
+        /// The log time at which the lease ends.
         at: Millis,
-        /// Why.
+        /// Why it ends early.
         reason: CloseReason,
     },
-    /// A lease ended: the device is free, the money is open until `until`.
+    /// A lease ended: its device is free, and payment stays open until `until`.
     LeaseEnded {
-        /// Which.
+        /// The lease that ended.
         lease: LeaseId,
-        /// Its buyer.
+        /// The lease's buyer.
         buyer: AccountKey,
-        /// Its provider.
+        /// The lease's provider.
         provider: AccountKey,
-        /// When it closes without a receipt.
+        /// The log time at which the lease closes if no receipt arrives.
         until: Millis,
-        /// Why.
+        /// Why it ended.
         reason: CloseReason,
     },
-    /// A lease that waited for the device has it now.
+    /// A lease that waited for its device has started.
     LeaseStarted {
-        /// Which.
+        /// The lease that started.
         lease: LeaseId,
-        /// Its buyer.
+        /// The lease's buyer.
         buyer: AccountKey,
-        /// Its provider.
+        /// The lease's provider.
         provider: AccountKey,
-        /// When it ends.
+        /// The log time at which the lease ends.
         deadline: Millis,
     },
-    /// A lease was made longer.
+    /// The buyer extended a lease.
     LeaseExtended {
-        /// Which.
+        /// The lease with the new deadline.
         lease: LeaseId,
-        /// Its buyer.
+        /// The lease's buyer.
         buyer: AccountKey,
-        /// Its provider.
+        /// The lease's provider.
         provider: AccountKey,
-        /// When it ends now.
+        /// The new deadline, in log time.
         deadline: Millis,
     },
     /// A provider lost stake for a proven fault.
     Slashed {
-        /// In which lease.
+        /// The lease in which the fault was.
         lease: LeaseId,
-        /// Its buyer.
+        /// The lease's buyer.
         buyer: AccountKey,
-        /// Its provider.
+        /// The lease's provider.
         provider: AccountKey,
-        /// What the provider lost.
+        /// Credits that the provider lost.
         slashed: Credits,
-        /// What of it the buyer got.
+        /// The part of them that the buyer got.
         compensated: Credits,
     },
-    /// An auction was held; its trades follow.
+    /// The market held an auction; its trades follow.
     Auction {
-        /// In which class.
+        /// The class of the auction.
         class: Class,
-        /// The one price of all its trades.
+        /// The single price of all its trades.
         price: Price,
-        /// Units that could trade at it, of orders that each suit at least one of the other side.
+        /// Units that could trade at the price, of orders that each suit at least one order of the
+        /// other side.
         quantity: u64,
     },
     /// A lease was paid and refunded.
     LeaseClosed {
-        /// Which.
+        /// The closed lease.
         lease: LeaseId,
-        /// Its buyer.
+        /// The lease's buyer.
         buyer: AccountKey,
-        /// Its provider.
+        /// The lease's provider.
         provider: AccountKey,
-        /// Why.
+        /// The reason why the lease ended.
         reason: CloseReason,
-        /// What the provider got.
+        /// Credits paid to the provider.
         paid: Credits,
-        /// What the market took.
+        /// The market's fee.
         fee: Credits,
-        /// What the buyer got back.
+        /// Credits returned to the buyer.
         refunded: Credits,
     },
 }
 
-/// What an account has, and where.
+/// An account's credits by their state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Balances {
-    /// What it may spend or withdraw.
+    /// Credits that the account can spend or withdraw.
     pub available: Credits,
-    /// What is held for its orders and leases.
+    /// Credits that its orders, leases and withdrawal requests hold.
     pub escrow: Credits,
-    /// What it has at stake.
+    /// Credits at stake.
     pub stake: Credits,
 }
 
@@ -275,15 +276,16 @@ pub struct Balances {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MoveReason {
-    /// The operator credited it.
+    /// The operators credited the account.
     Credited,
-    /// The operator took what the market had earned.
+    /// The operators collected the market's earnings.
     Collected,
-    /// It put them at stake.
+    /// The account staked the credits.
     Staked,
-    /// It took them back from stake.
+    /// The account took the credits back from stake.
     Unstaked,
-    /// It made room for others in a full market, and held less than a deposit.
+    /// The exchange forgot the account, which held less than a deposit, to make room in a full
+    /// market.
     Forfeited,
 }
 
@@ -291,23 +293,23 @@ pub enum MoveReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OrderEnd {
-    /// All of it traded.
+    /// The order traded in full.
     Filled,
-    /// Its account cancelled it, or amended it to a new order.
+    /// The account cancelled the order, or amended it to a new one.
     Cancelled,
-    /// Its time was over.
+    /// The order expired.
     Expired,
-    /// What of it could not trade at once was cancelled, as its time in force says.
+    /// The exchange cancelled the part that could not trade at once, as the time in force says.
     Unfilled,
-    /// The market was full of orders, of classes or of accounts, it held less than a deposit, and
-    /// gave way.
+    /// The market was full of orders, classes or accounts, and evicted the order, which held less
+    /// than a deposit.
     Evicted,
-    /// Its account was frozen.
+    /// The operators froze the account.
     Frozen,
 }
 
 impl Event {
-    /// The accounts it concerns, two at most.
+    /// Returns the accounts that the event concerns, two at most.
     pub fn accounts(&self) -> impl Iterator<Item = AccountKey> {
         let (first, second) = match self {
             Self::Auction { .. }

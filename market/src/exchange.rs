@@ -1,4 +1,4 @@
-//! The exchange itself: one synchronous struct, batches in, outcomes and events out.
+//! The exchange: one synchronous struct that takes batches and returns outcomes and events.
 
 mod amend;
 mod auction;
@@ -65,14 +65,14 @@ pub use own_orders::OpenOrder;
 pub use quotes::{ClassSummary, DepthLevel, Quotes};
 pub use steps::BATCH_STEPS;
 
-/// The market: accounts, books, leases. Equal on every replica that applied the same log.
+/// The market: accounts, books, leases. All replicas that applied the same log hold equal states.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exchange {
     market: MarketId,
     operators: Vec<AccountKey>,
     operators_needed: u32,
     rules: Rules,
-    /// The version of the rules that applies, and the next one where it is told.
+    /// The version of the rules that applies; `upgrade` is the announced next one.
     version: u16,
     upgrade: Option<Upgrade>,
     now: Millis,
@@ -82,20 +82,20 @@ pub struct Exchange {
     closed: BTreeSet<(Millis, LeaseId)>,
     timers: BTreeSet<(Millis, Timer)>,
     spot: BTreeSet<SpotKey>,
-    /// Asks that ask less of spot bids.
+    /// Asks with spot prices below their limit.
     spot_asks: BTreeSet<SpotAskKey>,
     requests: BTreeMap<RequestId, MoneyRequest>,
-    /// Requests that hold less than a deposit, as it was when they were made.
+    /// Requests that held less than a deposit when their account made them.
     light_requests: BTreeSet<RequestId>,
-    /// Commands of the operators that wait for more of them.
+    /// Operators' commands that wait for more operators.
     approvals: BTreeMap<u64, Approval>,
-    /// Changes of the rules that are told and not yet made.
+    /// Announced changes of the rules.
     changes: BTreeMap<u64, RulesChange>,
-    /// Orders that hold less than a deposit, those of the oldest accounts first.
+    /// Orders that hold less than a deposit, ordered by the age of their accounts, oldest first.
     light: BTreeSet<LightKey>,
-    /// Accounts that had nothing when they were last looked for, the longest unused first.
+    /// Accounts that had nothing, or little, at the last search, the longest unused first.
     idle: VecDeque<(Slot, AccountKey)>,
-    /// When accounts that have nothing may be looked for again.
+    /// The log time from which the exchange can search for such accounts again.
     idle_sought_at: Millis,
     orders_made: u64,
     trades_made: u64,
@@ -107,18 +107,19 @@ pub struct Exchange {
     last_steps: LastSteps,
 }
 
-/// A running spot lease that a higher bid may displace: in each book the cheapest first, and of
-/// those the newest.
+/// The key of a running spot lease that a higher bid may displace: in each book the cheapest lease
+/// comes first and, at one price, the newest.
 type SpotKey = (BookId, Price, Reverse<LeaseId>);
 
 fn spot_key(lease: &Lease) -> SpotKey {
     (lease.parties.book, lease.price, Reverse(lease.id))
 }
 
-/// The number of its account, and an order.
+/// The number of the order's account, and the order.
 type LightKey = (u64, OrderId);
 
-/// What falls due at a time; the order of the variants is the order within one millisecond.
+/// An action that falls due at a log time; the order of the variants is the order within a
+/// millisecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum Timer {
     Note(LeaseId),
@@ -132,17 +133,17 @@ enum Timer {
     Upgrade,
 }
 
-/// Where and when a command is carried out: by whom, and where its events go.
+/// The account that gives the current command, and the sinks for its events and steps.
 struct Context<'a> {
     slot: Slot,
     key: AccountKey,
     events: &'a mut Vec<Event>,
-    /// What the batch's commands have taken so far.
+    /// The steps that the batch's commands have taken so far.
     steps: &'a mut Steps,
 }
 
 impl Context<'_> {
-    /// Tells why credits of the account at hand moved.
+    /// Adds an event that says why credits of the current account moved.
     fn moved(&mut self, reason: MoveReason, amount: Credits) {
         self.events.push(Event::Moved {
             account: self.key,
@@ -153,10 +154,10 @@ impl Context<'_> {
 }
 
 impl Exchange {
-    /// A market at its beginning.
+    /// Creates a market in its first state.
     ///
     /// # Panics
-    /// When [`Genesis::check`] refuses: it is no market then.
+    /// If [`Genesis::check`] refuses the genesis.
     pub fn new(genesis: Genesis) -> Self {
         if let Err(fault) = genesis.check() {
             panic!("no market begins so: {fault}");
@@ -212,15 +213,16 @@ impl Exchange {
         }
     }
 
-    /// Lets time pass to `now` and carries out a batch. A `now` before the last one counts as the
-    /// last one. Each command is done whole or not at all; one refused does not stop the next.
+    /// Advances time to `now` and applies a batch. A `now` before the last one counts as the last
+    /// one. The exchange applies each command fully or not at all; a refused command does not stop
+    /// the next.
     pub fn apply(&mut self, now: Millis, verified: &VerifiedBatch) -> BatchOutcome {
         let mut applied = BatchOutcome::default();
         self.apply_into(now, verified, &mut applied);
         applied
     }
 
-    /// [`Self::apply`] into a value that is used again and again, so that nothing is allocated.
+    /// Like [`Self::apply`], but writes to a value that you can reuse, which avoids allocation.
     pub fn apply_into(
         &mut self,
         now: Millis,
@@ -267,7 +269,7 @@ impl Exchange {
         self.ledger.assert_balanced();
     }
 
-    /// Lets time pass: orders expire, leases end and close, notes are accepted.
+    /// Advances time: orders expire, leases end and close, notes become accepted.
     pub fn tick(&mut self, now: Millis) -> Vec<Event> {
         let mut events = Vec::new();
         let before = self.now;
@@ -281,7 +283,8 @@ impl Exchange {
         events
     }
 
-    /// Whether the batch is for this market, in time, and under a fresh nonce. Spends the nonce.
+    /// Checks that the batch is for this market, not expired, and has an unused nonce. Uses up the
+    /// nonce.
     fn admit(&mut self, batch: &Batch, events: &mut Vec<Event>) -> Result<Slot, Refusal> {
         let Batch {
             market,
@@ -427,68 +430,69 @@ impl Exchange {
     }
 }
 
-/// What anyone may ask.
+/// Queries that anyone may make.
 impl Exchange {
-    /// The market's id: what batches and receipts are signed for.
+    /// Returns the market's id, which the signatures of batches and receipts cover.
     pub fn market(&self) -> MarketId {
         self.market
     }
 
-    /// The rules.
+    /// Returns the rules.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// The last log time.
+    /// Returns the last log time.
     pub fn now(&self) -> Millis {
         self.now
     }
 
-    /// When something next falls due by time alone, if anything does.
+    /// Returns the log time at which the next action falls due, if any does.
     pub fn wakes_at(&self) -> Option<Millis> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// The digest of all that went in and came out so far. Reading it hashes 64 KiB at
-    /// most.
+    /// Returns the digest of all inputs and outputs so far. This hashes at most 64 KiB.
     pub fn digest(&self) -> Digest {
         self.chain.head()
     }
 
-    /// Whether what a restore read hangs together where the exchange takes that for granted first.
+    /// Checks the parts of a restored state on which the exchange relies without further checks.
     pub(crate) fn is_sound(&self) -> bool {
         self.rules.check().is_ok() && self.ledger.is_sound() && self.chain.is_sound()
     }
 
-    /// After a restore: what is found again rather than stored.
+    /// Rebuilds, after a restore, the indices that a snapshot does not hold.
     pub(crate) fn rebuild(&mut self) {
         self.books.rebuild();
         self.ledger.rebuild();
         debug_assert!(self.is_sound(), "what is found again hangs together");
     }
 
-    /// The sums over all accounts.
+    /// Returns the sums over all accounts.
     pub fn totals(&self) -> Totals {
         self.ledger.totals()
     }
 
-    /// One account.
+    /// Returns an account, if the exchange knows the key.
     pub fn account(&self, key: AccountKey) -> Option<&Account> {
         self.ledger.slot(key).map(|slot| self.ledger.get(slot))
     }
 
-    /// Every account: in the order they were opened, but where one took another's place.
+    /// Returns all accounts in the order of their slots: the order of opening, except that a new
+    /// account can take a forgotten one's slot.
     pub fn accounts(&self) -> &[Account] {
         self.ledger.accounts()
     }
 
-    /// One lease.
+    /// Returns a lease, if the exchange still knows it.
     pub fn lease(&self, id: LeaseId) -> Option<&Lease> {
         self.leases.get(id)
     }
 
-    /// The open leases in which an account is buyer or provider, by id. None that is closed is
-    /// looked at: each open one has a time at which it ends or closes, or waits for one that has.
+    /// Returns, by id, the open leases in which an account is buyer or provider. It does not visit
+    /// closed leases: every open lease has a timer for its end or close, or waits for a lease that
+    /// has one.
     pub fn leases_of(&self, key: AccountKey) -> Vec<&Lease> {
         let has_some = |own: &Account| own.open_leases > 0 || own.leases_bought > 0;
         if !self.account(key).is_some_and(has_some) {
@@ -510,13 +514,13 @@ impl Exchange {
         own
     }
 
-    /// Every lease still known, by id.
+    /// Iterates over all leases that the exchange still knows, by id.
     pub fn leases(&self) -> impl DoubleEndedIterator<Item = &Lease> {
         self.leases.values()
     }
 }
 
-/// The code of each outcome, nothing for an accepted one.
+/// The code of each outcome; an accepted one has an empty code.
 struct OutcomeCodes<'a>(&'a [Outcome]);
 
 impl Serialize for OutcomeCodes<'_> {

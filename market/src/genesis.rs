@@ -1,4 +1,4 @@
-//! What a market begins with. Its hash is the market's id.
+//! The first state of a market. Its hash is the market's id.
 
 use std::collections::BTreeSet;
 
@@ -9,68 +9,69 @@ use crate::rules::{RuleFault, Rules};
 use crate::text::Name;
 use crate::units::Credits;
 
-/// Operators there may be.
+/// The most operators of a market.
 pub const OPERATORS_MAX: usize = 16;
 
-/// The first state of a market. Two markets with unlike geneses have unlike ids.
+/// The first state of a market. Markets with different geneses have different ids.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Genesis {
-    /// A name, so that two markets with the same keys still differ.
+    /// A name, so that two markets with the same keys can differ.
     pub chain: Name,
-    /// Who operates it: decides deposits and withdrawals, freezes accounts, names validators,
-    /// changes rules.
+    /// The operators: they decide deposits and withdrawals, freeze accounts, name validators and
+    /// change rules.
     pub operators: Vec<AccountKey>,
-    /// How many of them must give the same command before it is done.
+    /// The operators that must give the same command before the exchange carries it out.
     pub operators_needed: u32,
     /// Accounts that exist from the start, each with a name and a deposit.
     pub accounts: Vec<(AccountKey, Name, Credits)>,
-    /// The validators that it begins with; the exchange itself asks nothing of them.
+    /// The first validators; the exchange itself does not use them.
     pub validators: Vec<Founder>,
-    /// The rules.
+    /// The market's rules.
     pub rules: Rules,
 }
 
-/// A validator that a market begins with.
+/// A validator with which a market begins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Founder {
-    /// Its id in the replicated log, from 1.
+    /// The validator's id in the replicated log, from 1.
     pub raft_id: u64,
-    /// Its key.
+    /// The validator's account.
     pub account: AccountKey,
-    /// Its address, ending in its peer id.
+    /// The validator's network address, which ends in its peer id.
     pub address: String,
 }
 
-/// Why no market can begin so.
+/// Why a genesis is not valid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GenesisFault {
-    /// A rule's value.
+    /// A rule has a value out of its range.
     #[error(transparent)]
     Rule(#[from] RuleFault),
-    /// An account begins twice.
+    /// The genesis lists an account twice.
     #[error("account {0} is named twice")]
     Account(AccountKey),
-    /// More credits than can be counted.
+    /// The sum of the deposits does not fit in 64 bits.
     #[error("the accounts' deposits are more than can be counted")]
     Deposits,
-    /// There are no operators, too many, one is named twice, or more are needed than there are.
+    /// There are no operators or too many, one appears twice, or `operators_needed` is 0 or more
+    /// than there are.
     #[error(
         "{count} operators of whom {needed} are needed: name 1 to {OPERATORS_MAX}, none twice, and \
          need one of them at least"
     )]
     Operators {
-        /// How many are named.
+        /// The operators in the genesis.
         count: usize,
-        /// How many are needed.
+        /// The operators that must agree.
         needed: u32,
     },
-    /// A validator's id is 0 or that of another, or its key is another's.
+    /// A validator's id is 0, or its id or key is that of another validator.
     #[error("validator {0} has no id or key of its own")]
     Validator(u64),
 }
 
 impl Genesis {
-    /// A market with the default rules and one operator, without accounts.
+    /// Creates a genesis with the default rules, one operator and no accounts.
     pub fn new(chain: Name, operator: AccountKey) -> Self {
         Self {
             chain,
@@ -82,10 +83,10 @@ impl Genesis {
         }
     }
 
-    /// Whether a market can begin so.
+    /// Checks the genesis.
     ///
     /// # Errors
-    /// The first thing that makes none of it.
+    /// The first fault found.
     pub fn check(&self) -> Result<(), GenesisFault> {
         self.rules.check()?;
         self.check_operators()?;
@@ -116,7 +117,7 @@ impl Genesis {
         }
     }
 
-    /// The market's id: BLAKE3 of the canonical genesis.
+    /// Computes the market's id: BLAKE3 of the canonical genesis.
     pub fn market_id(&self) -> MarketId {
         let mut hasher = blake3::Hasher::new_derive_key("souk market genesis v1");
         hasher.update(&canonical(self));

@@ -1,6 +1,6 @@
-//! Names of things: accounts, orders, leases, content. Each has a type of its own.
+//! Identifiers of accounts, orders, leases and content, each with its own type.
 //!
-//! In a format for people (JSON) the 32-byte ones are lower-case hex, on the wire they are bytes.
+//! In JSON the 32-byte identifiers are lower-case hex; on the wire they are bytes.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -18,7 +18,7 @@ macro_rules! bytes32 {
         pub struct $name(pub [u8; 32]);
 
         impl Ord for $name {
-            /// As the bytes compare, but the first eight at once: they nearly always decide.
+            /// Compares like the bytes do, but the first eight at once: they nearly always decide.
             #[inline]
             fn cmp(&self, other: &Self) -> Ordering {
                 let first = |one: &Self| one.0.first_chunk().copied().map(u64::from_be_bytes);
@@ -77,11 +77,11 @@ macro_rules! bytes32 {
 }
 
 bytes32! {
-    /// An account: its ed25519 public key.
+    /// An account: its Ed25519 public key.
     AccountKey
 }
 bytes32! {
-    /// One market: BLAKE3 of its genesis. Every signature covers it.
+    /// A market: BLAKE3 of its genesis. Every signature covers it.
     MarketId
 }
 bytes32! {
@@ -89,7 +89,7 @@ bytes32! {
     ContentId
 }
 bytes32! {
-    /// The buyer's own name for a job; the market only carries it.
+    /// The buyer's id of a job; the market only stores it.
     JobId
 }
 bytes32! {
@@ -123,7 +123,7 @@ macro_rules! number {
 pub(crate) use number;
 
 number! {
-    /// An order, in the order of arrival: a smaller id has time priority.
+    /// An order. Ids rise in the order of arrival, so a smaller id has time priority.
     OrderId(u64)
 }
 number! {
@@ -131,31 +131,32 @@ number! {
     TradeId(u64)
 }
 number! {
-    /// A lease, numbered from 1; equal to the number of the trade that opened it.
+    /// A lease, numbered from 1; it has the number of the trade that opened it.
     LeaseId(u64)
 }
 number! {
-    /// A request for credits to come in or go out, numbered from 1.
+    /// A request for a deposit or a withdrawal, numbered from 1.
     RequestId(u64)
 }
 number! {
-    /// The provider's own number for a device or a pool of like devices.
+    /// The provider's own number for a device, or for a pool of like devices.
     DeviceId(u64)
 }
 number! {
-    /// A number the account uses once. Any order within 64 of the highest seen is accepted.
+    /// A number that an account uses once. The exchange accepts nonces in any order within a window
+    /// of 64 that ends at the highest used.
     Nonce(u64)
 }
 
-/// An account's place in the ledger.
+/// The index of an account in the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct Slot(pub(crate) u32);
 
 impl Slot {
-    /// No account's place.
+    /// Stands for "no account".
     pub(crate) const NONE: Self = Self(u32::MAX);
 
-    /// The place in the list.
+    /// Returns the index in the list of accounts.
     pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
@@ -165,11 +166,11 @@ impl Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct BookId(pub(crate) u32);
 
-/// The number of some terms, good while someone counts as using them.
+/// The number of interned terms, valid while they have a user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct TermsId(pub(crate) u32);
 
-/// An ed25519 signature.
+/// An Ed25519 signature.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Signature(pub [u8; 64]);
 
@@ -200,7 +201,7 @@ impl<'de> Deserialize<'de> for Signature {
     }
 }
 
-/// Reads exactly so many bytes.
+/// A visitor that accepts exactly `N` bytes.
 struct ByteArrayVisitor<const N: usize>;
 
 impl<const N: usize> Visitor<'_> for ByteArrayVisitor<N> {
@@ -217,7 +218,7 @@ impl<const N: usize> Visitor<'_> for ByteArrayVisitor<N> {
     }
 }
 
-/// The canonical bytes of a value: postcard, which has one encoding for each value it writes.
+/// Returns the canonical bytes of a value: postcard has one encoding for each value.
 pub(crate) fn canonical<T: Serialize>(value: &T) -> Vec<u8> {
     postcard::to_stdvec(value).expect("plain data in memory always encodes")
 }

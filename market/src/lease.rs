@@ -1,4 +1,4 @@
-//! A lease: device time bought, paid into escrow, and its closed state machine.
+//! A lease: device time that a buyer has paid into escrow, and its state machine.
 //!
 //! ```text
 //! Waiting ──device free──> Active ──reclaim, displacement──> Ending ──┐
@@ -7,8 +7,9 @@
 //! any but Closed ──receipt, give-up──> Closed
 //! any but Closed ──refused work──> Due, or Closed where its provider has noted it
 //! ```
-//! In `Due` the device is free again and only the money is open: a receipt or a last note may
-//! come until the grace is over. `Closed` has paid and refunded, exactly once.
+//! In `Due` the device is free again and only the payment is open: the parties can submit a receipt
+//! or a last note until the grace ends. On entering `Closed` the exchange pays and refunds, exactly
+//! once.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,97 +20,100 @@ use crate::rules::Rules;
 use crate::text::Name;
 use crate::units::{Credits, DeviceMicros, Millis, Permille, Price, Units};
 
-/// Device time bought.
+/// Device time that a buyer has bought.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
-    /// Its number.
+    /// The lease's id.
     pub id: LeaseId,
-    /// Who bought.
+    /// The buyer's account.
     pub buyer: AccountKey,
-    /// Who provides.
+    /// The provider's account.
     pub provider: AccountKey,
     /// The provider's device or pool.
     pub device: DeviceId,
-    /// The class it was bought in.
+    /// The class in which the buyer bought it.
     pub class: Class,
-    /// The device's model.
+    /// The name of the device model.
     pub model: Name,
-    /// The ask it came from.
+    /// The ask that traded.
     pub ask: OrderId,
-    /// The bid it came from.
+    /// The bid that traded.
     pub bid: OrderId,
     /// The buyer's job.
     pub job: JobId,
-    /// Price per device-second.
+    /// The price per device-second.
     pub price: Price,
-    /// How many units.
+    /// The units of the device.
     pub quantity: Units,
-    /// Credits held for it; nothing once it is closed.
+    /// Credits that the lease holds; zero once it is closed.
     pub escrow: Credits,
-    /// What the buyer paid in the end; nothing before the lease is closed.
+    /// Credits that the buyer paid in the end; zero until the lease is closed.
     pub cost: Credits,
-    /// When it starts.
+    /// The log time at which the lease starts.
     pub start: Millis,
-    /// When it ends at the latest.
+    /// The latest log time at which the lease ends.
     pub deadline: Millis,
     /// Firm or spot.
     pub term: Term,
-    /// The notice before a reclaim or a displacement.
+    /// The notice before a reclaim or a displacement, in milliseconds.
     pub notice: Millis,
-    /// The market's share of what is paid, in hundredths of a per cent: that of its trade.
+    /// The market's share of the payment, in basis points, as the rule was at the trade.
     pub fee_basis_points: u16,
-    /// Whether its buyer said that the work has begun: before that nothing is noted.
+    /// Whether the buyer stated that the work has begun; until then the rule `note_unstarted`
+    /// limits notes.
     pub work_started: bool,
-    /// What part of its price a second costs in which the device is held and not used.
+    /// The part of the price that a second costs in which the device is held and not used.
     pub idle: Permille,
-    /// Until when the buyer may say that it works or end it, once its provider said it is ready.
+    /// The log time until which the buyer must state that it works or end the lease, after its
+    /// provider stated that it is ready.
     pub reserved_until: Option<Millis>,
-    /// Whether its provider claims the time in which the device was held and not used.
+    /// Whether the provider claims the time in which the device was held and not used.
     pub claimed: bool,
-    /// Usage that its provider states in all, of work that the buyer refused.
+    /// The total usage that the provider states for work that the buyer refused.
     pub refused: DeviceMicros,
-    /// Usage the buyer accepted, by word or by silence.
+    /// Usage that the buyer accepted, by command or by silence.
     pub accepted: DeviceMicros,
-    /// What of it the buyer accepted by word: silence adds one note's span to that at most.
+    /// The part of it that the buyer accepted by command; silence can add at most one note's span
+    /// to it.
     pub agreed: DeviceMicros,
-    /// Notes in a row that were accepted by silence.
+    /// The last notes in a row that silence accepted.
     pub silent_notes: u8,
-    /// The note that waits for the buyer.
+    /// The note that waits for the buyer's answer.
     pub note: Option<Note>,
-    /// How long it may become by extensions.
+    /// The longest duration that extensions can reach, in milliseconds.
     pub duration_max: Millis,
-    /// Where it is in its life.
+    /// The lease's current state.
     pub state: LeaseState,
-    /// The lease that has displaced it and takes the device over.
+    /// The lease that displaced this one and will take the device over.
     pub successor: Option<LeaseId>,
-    /// The ask by which its buyer resells the rest of it.
+    /// The ask by which the buyer resells the rest of this lease.
     pub resale_ask: Option<OrderId>,
-    /// Where it was bought from another buyer.
+    /// The seller and terms, if another buyer resold this lease.
     pub resale: Option<Resale>,
-    /// Whether a fault in it was proven already.
+    /// Whether a fault in this lease is proven.
     pub faulted: bool,
     pub(crate) parties: Parties,
 }
 
-/// What a lease bought from another buyer owes to whom.
+/// The obligations of a lease that its buyer bought from another buyer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resale {
-    /// Who sold the rest of its lease.
+    /// The account that resold the rest of its lease.
     pub seller: AccountKey,
-    /// What the provider gets per device-second, as the first lease said.
+    /// The provider's price per device-second, as in the first lease.
     pub provider_price: Price,
-    /// What the seller holds to make up for a lower price; nothing once the lease is closed.
+    /// Credits of the seller that make up for a lower price; zero once the lease is closed.
     pub subsidy: Credits,
     pub(crate) seller_slot: Slot,
 }
 
-/// Where the exchange finds a lease's parties and terms.
+/// The slots, book and terms through which the exchange finds a lease's parties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Parties {
     pub buyer: Slot,
     pub provider: Slot,
     pub book: BookId,
-    /// The terms of the ask, which a lease uses until it is closed.
+    /// The ask's terms, which the lease uses until it is closed.
     pub terms: TermsId,
 }
 
@@ -118,62 +122,62 @@ pub(crate) struct Parties {
 pub struct Note {
     /// Device time since the lease's start.
     pub usage: DeviceMicros,
-    /// When silence counts as acceptance.
+    /// The log time at which silence counts as acceptance.
     pub accepted_at: Millis,
 }
 
-/// What became of a note.
+/// The answer to a note.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoteState {
-    /// The buyer has until this time.
+    /// The note is open until this log time.
     Open(Millis),
-    /// The buyer said yes.
+    /// The buyer accepted the note.
     Accepted,
-    /// The buyer said nothing in time.
+    /// The buyer did not answer in time, so the note counts as accepted.
     Silent,
 }
 
-/// Where a lease is in its life.
+/// A lease's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseState {
-    /// It displaced another lease and starts when that one ends, at `until` at the latest.
+    /// The lease displaced another one and starts when that one ends, at `until` at the latest.
     Waiting {
-        /// The lease it displaced.
+        /// The displaced lease.
         behind: LeaseId,
-        /// The latest start.
+        /// The latest start, in log time.
         until: Millis,
     },
-    /// The device is the buyer's until the deadline.
+    /// The buyer has the device until the deadline.
     Active,
-    /// The device is the buyer's until `at`: notice was given.
+    /// The buyer has the device until `at`, because notice was served.
     Ending {
-        /// When it ends.
+        /// The log time at which the lease ends.
         at: Millis,
-        /// Why.
+        /// The reason why it ends early.
         reason: CloseReason,
     },
-    /// The device is free, the money is open until `until`.
+    /// The device is free, and payment stays open until `until`.
     Due {
-        /// When the lease ended.
+        /// The log time at which the lease ended.
         ended: Millis,
-        /// When it closes without a receipt.
+        /// The log time at which the lease closes if no receipt arrives.
         until: Millis,
-        /// Why it ended.
+        /// The reason why the lease ended.
         reason: CloseReason,
     },
-    /// Paid and refunded.
+    /// The exchange has paid and refunded the lease.
     Closed {
-        /// When.
+        /// The log time at which the lease closed.
         at: Millis,
-        /// Why.
+        /// The reason why the lease ended.
         reason: CloseReason,
-        /// What the provider got, the fee not counted.
+        /// Credits paid to the provider, less the fee.
         paid: Credits,
-        /// What the market took.
+        /// The market's fee.
         fee: Credits,
-        /// What the buyer got back.
+        /// Credits returned to the buyer.
         refunded: Credits,
     },
 }
@@ -182,9 +186,9 @@ pub enum LeaseState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CloseReason {
-    /// A receipt signed by both.
+    /// A receipt, signed by both parties, settled it.
     Receipt,
-    /// Its time was over.
+    /// Its deadline passed.
     Deadline,
     /// The buyer ended it early.
     BuyerEnded,
@@ -196,16 +200,16 @@ pub enum CloseReason {
     Displaced,
     /// The buyer refused the work.
     Disputed,
-    /// The buyer answered no note for too long.
+    /// The buyer left too many notes in a row unanswered.
     BuyerSilent,
     /// The buyer resold the rest of it.
     Resold,
-    /// Its provider was ready, and the buyer neither said that it works nor ended it.
+    /// Its provider was ready, and the buyer neither stated that it works nor ended the lease.
     Unused,
 }
 
 impl Lease {
-    /// When the device is free again: the deadline, or earlier if the lease was told to end.
+    /// Returns when the device is free again: the deadline, or earlier if the lease ends early.
     pub fn ends(&self) -> Millis {
         match self.state {
             LeaseState::Waiting { .. } | LeaseState::Active => self.deadline,
@@ -214,19 +218,19 @@ impl Lease {
         }
     }
 
-    /// Whether the device is the buyer's now.
+    /// Returns whether the buyer has the device now.
     pub fn is_running(&self) -> bool {
         matches!(self.state, LeaseState::Active | LeaseState::Ending { .. })
     }
 
-    /// Whether it is paid and refunded.
+    /// Returns whether the exchange has paid and refunded the lease.
     pub fn is_closed(&self) -> bool {
         matches!(self.state, LeaseState::Closed { .. })
     }
 
-    /// The most usage a note may state at `now`: what there can have been, and no more than a span
-    /// of each unit beyond what the buyer accepted by word; before the work has begun, no more than
-    /// another span in all.
+    /// Returns the most usage that a note can state at `now`: the possible usage, and no more than
+    /// one span for each unit beyond what the buyer accepted by command. Before the work has begun
+    /// the limit is `note_unstarted` for each unit in all.
     pub(crate) fn usage_notable(&self, now: Millis, rules: &Rules) -> DeviceMicros {
         let next = match self.work_started {
             true => {
@@ -238,12 +242,12 @@ impl Lease {
         self.usage_possible(now).min(next)
     }
 
-    /// What a time in which the device is held and not used counts as.
+    /// Returns the device time that counts as paid for `idle` time.
     pub fn idle_counts(&self, idle: DeviceMicros) -> DeviceMicros {
         idle.part(self.idle)
     }
 
-    /// The most usage there can have been at `now`.
+    /// Returns the most usage that is possible at `now`.
     pub fn usage_possible(&self, now: Millis) -> DeviceMicros {
         DeviceMicros::of(self.quantity, now.min(self.ends()).since(self.start))
     }

@@ -1,7 +1,7 @@
-//! The leases, which are numbered as they come, found by number in two array reads.
+//! The leases, numbered in the order of opening and found by number in two array reads.
 //!
-//! They lie in pages of a few; a page goes when its last entry does. So nothing is ever moved, and
-//! what is long gone takes no memory beside what stays.
+//! They lie in small pages; a page goes when its last lease does. So leases never move, and memory
+//! depends on the leases that remain, not on all that there ever were.
 
 use std::collections::VecDeque;
 use std::ops::Index;
@@ -11,24 +11,24 @@ use serde::{Deserialize, Serialize};
 use crate::ids::LeaseId;
 use crate::lease::Lease;
 
-/// Entries of a page: enough that the page's own cost is small, few enough that one entry that
-/// stays for years holds little memory beside itself.
+/// Leases of a page: enough that a page's own cost is small, few enough that a single lease that
+/// stays for years holds little memory.
 const PAGE: u64 = 16;
 
-/// Consecutive entries, the removed ones left empty.
+/// Consecutive leases; removed ones leave empty entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct LeasePage {
     live: u32,
     leases: Vec<Option<Lease>>,
 }
 
-/// Every lease that is still known.
+/// All leases that the exchange still knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct LeaseTable {
     /// The number of the first page.
     first: u64,
     pages: VecDeque<LeasePage>,
-    /// The number the next one must have, less one.
+    /// The id of the last lease.
     last: u64,
 }
 
@@ -98,12 +98,12 @@ impl LeaseTable {
         Some(lease)
     }
 
-    /// How many are known.
+    /// Returns the number of known leases.
     pub(crate) fn len(&self) -> u64 {
         self.pages.iter().map(|page| u64::from(page.live)).sum()
     }
 
-    /// Every lease, by number.
+    /// Iterates over all leases by id.
     pub(crate) fn values(&self) -> impl DoubleEndedIterator<Item = &Lease> {
         self.pages
             .iter()

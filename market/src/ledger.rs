@@ -1,7 +1,7 @@
-//! Double entry: every credit that moves leaves one place and enters another.
+//! Double entry: every credit that moves leaves one balance and enters another.
 //!
-//! The totals are kept as the entries are made, so that the great equation (available + escrow +
-//! fees = deposits - withdrawals) is one comparison after every command.
+//! The ledger updates its totals with each entry, so that one comparison after every command checks
+//! the equation available + escrow + stake + fees = deposits - withdrawals.
 
 use std::collections::BTreeMap;
 
@@ -17,22 +17,22 @@ use crate::units::{Count, Credits, Rounding, divided, product};
 /// The sums over all accounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// All that ever came in.
+    /// All credits that ever came in.
     pub deposits: Credits,
-    /// All that ever went out.
+    /// All credits that ever went out.
     pub withdrawals: Credits,
-    /// What accounts may spend.
+    /// Credits that accounts can spend.
     pub available: Credits,
-    /// What is held for orders and leases.
+    /// Credits that orders, leases and withdrawal requests hold.
     pub escrow: Credits,
-    /// What is at stake.
+    /// Credits at stake.
     pub stake: Credits,
-    /// What the market took.
+    /// Fees that the market has earned and the operators have not collected.
     pub fees: Credits,
 }
 
 impl Totals {
-    /// Whether available + escrow + stake + fees = deposits - withdrawals.
+    /// Returns whether available + escrow + stake + fees = deposits - withdrawals.
     pub fn balanced(&self) -> bool {
         let parts = [
             self.available,
@@ -60,21 +60,21 @@ fn balances(account: &Account) -> Balances {
 pub(crate) struct Ledger {
     slots: BTreeMap<AccountKey, Slot>,
     accounts: Vec<Account>,
-    /// How many accounts were ever opened.
+    /// The accounts opened so far.
     opened: u64,
     totals: Totals,
-    /// Whose balances the command at hand has touched, and what they were before.
+    /// The accounts whose balances the current command changed, with the balances before it.
     #[serde(skip)]
     touched: Vec<(Slot, Balances)>,
     #[serde(skip)]
     hints: AccountHints,
 }
 
-/// The most places in [`AccountHints`], half a megabyte.
+/// The most entries of [`AccountHints`], half a megabyte.
 const HINTS_MAX: usize = 1 << 16;
 
-/// For the first bytes of a key the last account opened that has them: where to look before the
-/// tree is asked. It follows from the list of accounts, and so is no part of the state.
+/// For the first bytes of a key, the last opened account whose key has them: a lookup tries it
+/// before the tree. It follows from the list of accounts, so it is no part of the state.
 #[derive(Clone, Debug, Default)]
 struct AccountHints(Vec<Option<Slot>>);
 
@@ -97,13 +97,13 @@ impl AccountHints {
         *self.0.get(self.place(key))?
     }
 
-    /// Tells of an account that took another's slot.
+    /// Records an account that took another's slot.
     fn tell_one(&mut self, key: AccountKey, slot: Slot) {
         let place = self.place(key);
         self.0[place] = Some(slot);
     }
 
-    /// Tells of the newest account; with too little room for all, begins a longer list.
+    /// Records the newest account; if the list is too short, builds a longer one for all accounts.
     fn tell(&mut self, accounts: &[Account]) {
         let wanted = (accounts.len().saturating_mul(2))
             .next_power_of_two()
@@ -136,7 +136,7 @@ impl Ledger {
         known.or_else(|| self.slots.get(&key).copied())
     }
 
-    /// The slot of an account with something open: it stays while that is.
+    /// Returns the slot of an account with an open order, lease or request, which keeps it known.
     pub(crate) fn known(&self, key: AccountKey) -> Slot {
         self.slot(key)
             .expect("an account with something open stays")
@@ -178,7 +178,7 @@ impl Ledger {
         }
     }
 
-    /// An account in the place of one that nothing names any more. Tells whose it was.
+    /// Replaces an account to which nothing refers any more by a new one. Returns the old key.
     pub(crate) fn replace(&mut self, slot: Slot, key: AccountKey, name: Name) -> AccountKey {
         let old = self.get(slot).key;
         debug_assert!(self.touched.iter().all(|(touched, _)| *touched != slot));
@@ -192,21 +192,21 @@ impl Ledger {
         old
     }
 
-    /// Whether each account is found by its key; what was read from outside may be anything.
+    /// Checks that each account's key leads to it, because a snapshot can hold anything.
     pub(crate) fn is_sound(&self) -> bool {
         let found =
             |(account, at): (&Account, u32)| self.slots.get(&account.key) == Some(&Slot(at));
         self.accounts.len() == self.slots.len() && self.accounts.iter().zip(0..).all(found)
     }
 
-    /// After a restore.
+    /// Rebuilds the hints after a restore.
     pub(crate) fn rebuild(&mut self) {
         assert_eq!(self.slots.len(), self.accounts.len(), "one key an account");
         self.hints = AccountHints::default();
         self.hints.tell(&self.accounts);
     }
 
-    /// The sum of all deposits with one more, where it can be counted.
+    /// Returns the sum of all deposits including `amount`, or refuses a sum beyond 64 bits.
     pub(crate) fn check_deposit(&self, amount: Credits) -> Result<Credits, Refusal> {
         let deposits = self.totals.deposits.checked_add(amount);
         deposits.ok_or(Refusal::AmountLarge {
@@ -248,7 +248,7 @@ impl Ledger {
         }
     }
 
-    /// Available to escrow; the caller has asked [`Self::need`].
+    /// Moves available credits to escrow; the caller must check [`Self::need`] first.
     pub(crate) fn hold(&mut self, slot: Slot, amount: Credits) {
         let account = self.balances_mut(slot);
         assert!(
@@ -266,7 +266,7 @@ impl Ledger {
         );
     }
 
-    /// Escrow to available.
+    /// Moves credits from escrow to available.
     pub(crate) fn release(&mut self, slot: Slot, amount: Credits) {
         let account = self.balances_mut(slot);
         assert!(amount <= account.escrow, "what is released was held");
@@ -281,7 +281,7 @@ impl Ledger {
         );
     }
 
-    /// One account's available to another's; the caller has asked [`Self::need`].
+    /// Moves available credits to another account; the caller must check [`Self::need`] first.
     pub(crate) fn transfer(&mut self, from: Slot, to: Slot, amount: Credits) {
         let account = self.balances_mut(from);
         account.available = account.available.minus(amount);
@@ -294,7 +294,7 @@ impl Ledger {
         );
     }
 
-    /// All that an account has available to the fees. Tells how much.
+    /// Moves all available credits of an account to the fees. Returns the amount.
     pub(crate) fn forfeit(&mut self, from: Slot) -> Credits {
         let account = self.balances_mut(from);
         let amount = std::mem::take(&mut account.available);
@@ -304,7 +304,7 @@ impl Ledger {
         amount
     }
 
-    /// Fees to an account's available.
+    /// Moves fees to an account's available credits.
     pub(crate) fn collect(&mut self, to: Slot, amount: Credits) {
         assert!(amount <= self.totals.fees, "what is taken was earned");
         let account = self.balances_mut(to);
@@ -314,7 +314,7 @@ impl Ledger {
         assert!(self.totals.balanced(), "what is taken was earned");
     }
 
-    /// Available to stake.
+    /// Moves available credits to stake.
     pub(crate) fn stake(&mut self, slot: Slot, amount: Credits) {
         let account = self.balances_mut(slot);
         assert!(
@@ -328,7 +328,7 @@ impl Ledger {
         assert!(self.totals.balanced(), "what is at stake was available");
     }
 
-    /// Stake to available.
+    /// Moves stake to available credits.
     pub(crate) fn unstake(&mut self, slot: Slot, amount: Credits) {
         let account = self.balances_mut(slot);
         assert!(amount <= account.stake, "what is taken back is at stake");
@@ -342,7 +342,8 @@ impl Ledger {
         );
     }
 
-    /// Stake to another's available, where that one is known, and to the fees.
+    /// Moves stake to another account's available credits, if that account is known, and to the
+    /// fees.
     pub(crate) fn slash(
         &mut self,
         from: Slot,
@@ -364,7 +365,8 @@ impl Ledger {
         assert!(self.totals.balanced(), "lost stake goes somewhere");
     }
 
-    /// The buyer's escrow to the provider, less the fee, which is rounded down and returned.
+    /// Moves a buyer's escrow to the provider, less the fee. Returns the fee, which is rounded
+    /// down.
     pub(crate) fn pay(
         &mut self,
         buyer: Slot,
@@ -386,7 +388,8 @@ impl Ledger {
         fee
     }
 
-    /// Tells the balances of every account changed since the last call, in the order of slots.
+    /// Adds an event for each account whose balances changed since the last call, in the order of
+    /// slots.
     pub(crate) fn tell_balances(&mut self, events: &mut Vec<Event>) {
         self.touched.sort_unstable();
         let twice = self.touched.windows(2).any(|two| two[0].0 == two[1].0);

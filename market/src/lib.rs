@@ -1,11 +1,11 @@
 //! The exchange: accounts, orders, matching, leases, receipts and settlement.
 //!
 //! [`Exchange`] is a pure, deterministic struct: `apply(now, batch)` in, outcomes and events out.
-//! It knows nothing of devices, networks, clocks, threads, randomness or floating point, so every
-//! replica that applies the same batches at the same log times holds the same state and the same
-//! [`Exchange::digest`]. What can't be done is a [`Refusal`], a value; a lint keeps sums from being
-//! made that nobody has looked at, and only a state that can't be trusted ends in a panic. What one
-//! batch may have looked at is counted in steps and bounded: [`BATCH_STEPS`].
+//! It uses no devices, networks, clocks, threads, randomness or floating point, so every replica
+//! that applies the same batches at the same log times holds the same state and the same
+//! [`Exchange::digest`]. If the exchange cannot carry out a command, it returns a [`Refusal`],
+//! which is a value. A lint forbids unchecked arithmetic, and the exchange panics only if it cannot
+//! trust its state. It counts the work of each batch in steps and bounds it by [`BATCH_STEPS`].
 //!
 //! ```
 //! use souk_market::*;

@@ -1,4 +1,4 @@
-//! A set of operators as bits, with a bound, so that no command can fill the exchange's memory.
+//! A bounded set of operators as bits; the bound stops commands from filling the exchange's memory.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,35 +6,35 @@ use std::sync::Arc;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Operators that a device runs or a bid needs, as the devices' own taxonomy numbers them.
+/// The operators that a device runs or a bid needs, as the devices' own taxonomy numbers them.
 ///
-/// Its bytes have no zero at the end, so equal sets are equal bytes. Cloning it copies nothing, for
-/// every lease carries one. JSON has its bytes in hex.
+/// Its bytes have no zero at the end, so equal sets have equal bytes. A clone copies no bytes,
+/// because every lease carries a set. In JSON the bytes are hex.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Operators(Arc<[u8]>);
 
-/// Why bytes are no set.
+/// Why bytes are not a valid set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OperatorsFault {
-    /// More than [`Operators::BYTES_MAX`].
+    /// There are more than [`Operators::BYTES_MAX`] bytes.
     #[error(
         "{bytes} bytes of operators, at most {} are read",
         Operators::BYTES_MAX
     )]
     TooLong {
-        /// How many.
+        /// The number of bytes.
         bytes: usize,
     },
-    /// The last byte says nothing.
+    /// The last byte is zero.
     #[error("a set of operators ends in an empty byte")]
     Padded,
 }
 
 impl Operators {
-    /// The most bytes of a set: there are some 200 operators.
+    /// The most bytes of a set; there are about 200 operators.
     pub const BYTES_MAX: usize = 64;
 
-    /// The set of these numbers; those that are too great for one are left out.
+    /// Returns the set of these numbers, without those that are too large for it.
     pub fn of(numbers: impl IntoIterator<Item = usize>) -> Self {
         let mut bytes = [0; Self::BYTES_MAX];
         for number in numbers {
@@ -48,18 +48,18 @@ impl Operators {
         set
     }
 
-    /// Whether it has none.
+    /// Returns whether the set has no operator.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether it has this one.
+    /// Returns whether the set has this operator.
     pub fn has(&self, number: usize) -> bool {
         let byte = self.0.get(number / 8).copied().unwrap_or(0);
         byte & (1 << (number % 8)) != 0
     }
 
-    /// Whether it has all of another's.
+    /// Returns whether the set has every operator of `needed`.
     pub fn covers(&self, needed: &Self) -> bool {
         let have = self.0.iter().copied().chain(std::iter::repeat(0));
         needed
@@ -69,7 +69,7 @@ impl Operators {
             .all(|(need, have)| need & !have == 0)
     }
 
-    /// Its numbers, in order.
+    /// Iterates over the operators' numbers in order.
     pub fn numbers(&self) -> impl Iterator<Item = usize> {
         (0..self.0.len() * 8).filter(|number| self.has(*number))
     }

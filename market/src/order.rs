@@ -17,41 +17,42 @@ pub enum Side {
     Ask,
 }
 
-/// The worst price an order accepts.
+/// The worst price that an order accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {
-    /// A bid pays at most this, an ask takes at least this.
+    /// A bid pays at most this price, an ask accepts at least this price.
     Price(Price),
-    /// A bid pays whatever its budget allows, an ask takes any price. Never rests.
+    /// A bid pays any price that its budget allows, an ask accepts any price. Such an order never
+    /// rests.
     Market,
 }
 
-/// How long the part of an order that found no match stays in the book.
+/// How long the unmatched part of an order stays in the book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TimeInForce {
-    /// Until it is cancelled.
+    /// Until its account cancels it.
     Gtc,
     /// Until this log time.
     Gtd(Millis),
-    /// Not at all: what can't trade at once is cancelled.
+    /// Not at all: the exchange cancels the part that cannot trade at once.
     Ioc,
-    /// Not at all, and nothing trades unless all of it can.
+    /// Not at all, and nothing trades unless the whole order can.
     Fok,
 }
 
-/// When an order leaves the book that never does.
+/// The expiry of an order that stays in the book until its account cancels it.
 pub(crate) const NEVER: Millis = Millis(u64::MAX);
 
 impl TimeInForce {
-    /// Whether what found no match stays in the book.
+    /// Returns whether the unmatched part stays in the book.
     #[must_use]
     pub fn rests(self) -> bool {
         matches!(self, Self::Gtc | Self::Gtd(_))
     }
 
-    /// When what rests leaves the book; [`NEVER`] where no time says so.
+    /// Returns when a resting order leaves the book; [`NEVER`] if it has no such time.
     pub(crate) fn expires(self) -> Millis {
         match self {
             Self::Gtd(at) => at,
@@ -59,7 +60,7 @@ impl TimeInForce {
         }
     }
 
-    /// Of an order that rests until `expires`.
+    /// Returns the time in force of an order that rests until `expires`.
     pub(crate) fn until(expires: Millis) -> Self {
         match expires {
             NEVER => Self::Gtc,
@@ -68,116 +69,116 @@ impl TimeInForce {
     }
 }
 
-/// How safe a lease is from being ended by others than its buyer.
+/// Whether others than the buyer can end a lease early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Term {
-    /// Only the buyer ends it before its deadline.
+    /// Only the buyer can end the lease before its deadline.
     Firm,
-    /// The provider may reclaim it and a higher bid may displace it, both with notice.
+    /// The provider can reclaim the lease and a higher bid can displace it, both with notice.
     Spot,
 }
 
-/// The most prices by notice that an ask states.
+/// The most spot prices of an ask.
 pub const SPOT_PRICES_MAX: usize = 4;
 
-/// What a device-second costs in a spot lease that ends at so much notice. Of an ask's prices each
-/// has a longer notice and a higher price than the one before, and all are below its limit. A spot
-/// bid pays the first whose notice is what it wants, and the limit where none is.
+/// The price of a device-second in a spot lease with this notice. In an ask, each spot price has a
+/// longer notice and a higher price than the one before, and all are below the ask's limit. A spot
+/// bid pays the first whose notice is at least the notice it wants, or the limit if there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SpotPrice {
-    /// The notice before a reclaim or a displacement.
+    /// The notice before a reclaim or a displacement, in milliseconds.
     pub notice: Millis,
-    /// Per device-second.
+    /// The price per device-second.
     pub price: Price,
 }
 
 /// An offer of device time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ask {
-    /// Which of the provider's devices, or pools of like devices, is offered.
+    /// The offered device of the provider, or pool of like devices.
     pub device: DeviceId,
-    /// How many units that pool has. What is offered and leased of it never exceeds this.
+    /// All units of that pool. Units offered and leased never exceed this number.
     pub capacity: Units,
-    /// Exactly what one unit is.
+    /// The exact resources of one unit.
     pub resources: Resources,
     /// The least price, per device-second.
     pub limit: Limit,
-    /// How many units are offered.
+    /// The units on offer.
     pub quantity: Units,
-    /// The shortest lease.
+    /// The shortest lease, in milliseconds.
     pub duration_min: Millis,
-    /// The longest lease, extensions included.
+    /// The longest lease including extensions, in milliseconds.
     pub duration_max: Millis,
     /// The notice before a reclaim or a displacement of a spot lease at the limit price.
     pub notice: Millis,
-    /// What spot leases cost that may end at shorter or longer notice; see [`SpotPrice`].
+    /// Prices of spot leases that can end at shorter or longer notice; see [`SpotPrice`].
     pub spot: Vec<SpotPrice>,
-    /// What part of its price a second costs in which the device is held and not used. The market's
-    /// reserve where that is more; above 1,000 it counts as 1,000.
+    /// The part of the price that a second costs in which the device is held and not used. If the
+    /// market's reserve is higher, that applies; more than 1,000 counts as 1,000.
     pub idle: Permille,
-    /// Who may buy.
+    /// The buyers that the ask accepts.
     pub accepts: Accepts,
-    /// How long it rests.
+    /// How long the order rests.
     pub tif: TimeInForce,
 }
 
-/// A wish for device time.
+/// A request to buy device time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bid {
-    /// The book it is matched in.
+    /// The class in whose book the bid is matched.
     pub class: Class,
-    /// What each device must have.
+    /// The demands that each device must meet.
     pub wants: Wants,
-    /// The greatest price, per device-second.
+    /// The highest price, per device-second.
     pub limit: Limit,
-    /// The most that all its leases together may ever cost. A hard stop: where it buys less than
-    /// the limit price would cost, the limit price is lowered to what it buys.
+    /// The most that all leases of the bid together can cost. If it buys less than the limit price
+    /// would cost, the exchange lowers the limit price to fit it.
     pub budget: Credits,
-    /// How many units are wanted.
+    /// The units to buy.
     pub quantity: Units,
-    /// Nothing trades unless all units can at once.
+    /// Whether nothing trades unless all units can trade at once.
     pub all_or_none: bool,
-    /// The length of each lease.
+    /// The duration of each lease, in milliseconds.
     pub duration: Millis,
-    /// How long it may wait for a spot lease that it displaces; with 0 it displaces only those
-    /// that have no notice. See [`Term::Spot`].
+    /// How long the bid can wait for a spot lease that it displaces; with 0 it displaces only
+    /// leases without notice. See [`Term::Spot`].
     pub start_delay_max: Millis,
     /// Firm or spot.
     pub term: Term,
-    /// How long it rests.
+    /// How long the order rests.
     pub tif: TimeInForce,
-    /// The buyer's job, carried into trades and leases.
+    /// The buyer's job, which trades and leases carry.
     pub job: JobId,
 }
 
-/// A bid and an ask met: it opens one lease.
+/// A trade between a bid and an ask, which opens one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Trade {
-    /// Its number.
+    /// The trade's id.
     pub id: TradeId,
-    /// The lease it opened.
+    /// The lease that it opened.
     pub lease: LeaseId,
-    /// The bid.
+    /// The bid that traded.
     pub bid: OrderId,
-    /// The ask.
+    /// The ask that traded.
     pub ask: OrderId,
-    /// Who buys.
+    /// The buyer's account.
     pub buyer: AccountKey,
-    /// Who provides.
+    /// The provider's account.
     pub provider: AccountKey,
     /// The provider's device or pool.
     pub device: DeviceId,
-    /// The job the bid named.
+    /// The job that the bid named.
     pub job: JobId,
-    /// The price per device-second: that of the order which was in the book.
+    /// The price per device-second: that of the order that was in the book first.
     pub price: Price,
-    /// How many units.
+    /// The units that traded.
     pub quantity: Units,
-    /// What was put into escrow.
+    /// Credits that the trade moved into escrow.
     pub escrow: Credits,
-    /// When the lease starts.
+    /// The log time at which the lease starts.
     pub start: Millis,
-    /// When the lease ends.
+    /// The log time at which the lease ends.
     pub deadline: Millis,
 }

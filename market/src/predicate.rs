@@ -1,4 +1,5 @@
-//! What a bid demands of an ask and an ask of a buyer: conjunctions of fixed size, no user code.
+//! Predicates: the demands of a bid on an ask, and of an ask on a buyer. They are conjunctions of
+//! fixed size and run no user code.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,14 +9,14 @@ use crate::operators::Operators;
 use crate::units::{Credits, Millis, Permille};
 
 number! {
-    /// A set of regions, bit n for region n; the empty set means any region.
+    /// A set of regions, bit n for region n; an empty set means any region.
     Regions(u32)
 }
 
-/// The most accounts a predicate may name.
+/// The most accounts in each list of a predicate.
 pub const EXCLUDED_MAX: usize = 16;
 
-/// What a bid demands. The default demands nothing.
+/// The demands of a bid. The default demands nothing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Wants {
@@ -27,7 +28,7 @@ pub struct Wants {
     pub throughput: Throughput,
     /// At least this link bandwidth, in bytes per second.
     pub link_bandwidth: u64,
-    /// At most this link latency, in microseconds; 0 for any.
+    /// At most this link latency, in microseconds; 0 means any.
     pub link_latency_us: u64,
     /// One of these regions.
     pub regions: Regions,
@@ -37,7 +38,7 @@ pub struct Wants {
     pub operators: Operators,
     /// At least this reputation.
     pub reputation: Permille,
-    /// At least this stake of the provider's.
+    /// At least this stake of the provider.
     pub stake: Credits,
     /// At least this notice before a displacement or a reclaim.
     pub notice: Millis,
@@ -45,7 +46,7 @@ pub struct Wants {
     pub excluded: Vec<AccountKey>,
 }
 
-/// What an ask demands of the buyer. The default accepts everyone.
+/// The demands of an ask on its buyer. The default accepts every buyer.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Accepts {
@@ -53,56 +54,56 @@ pub struct Accepts {
     pub reputation: Permille,
     /// None of these buyers; at most [`EXCLUDED_MAX`].
     pub excluded: Vec<AccountKey>,
-    /// Only these buyers, where any are named; at most [`EXCLUDED_MAX`].
+    /// If not empty, only these buyers; at most [`EXCLUDED_MAX`].
     pub only: Vec<AccountKey>,
 }
 
-/// Why an ask does not suit a bid. The first that holds, in this order, is the one told.
+/// Why an ask does not suit a bid. The exchange reports the first reason in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Lack {
-    /// In another class than the bid's.
+    /// The ask is in another class than the bid.
     Class,
-    /// The bid's own account placed it.
+    /// The bid's own account placed the ask.
     OwnAsk,
-    /// The bid names its provider as excluded.
+    /// The bid excludes the ask's provider.
     Excluded,
-    /// Less memory than demanded.
+    /// It has less memory than the bid demands.
     Memory,
-    /// Less memory bandwidth than demanded.
+    /// It has less memory bandwidth than the bid demands.
     MemoryBandwidth,
-    /// Less throughput than demanded for this element type, or none.
+    /// It has less throughput for this element type than the bid demands, or none.
     Throughput(Dtype),
-    /// A slower link than demanded.
+    /// Its link is slower than the bid demands.
     LinkBandwidth,
-    /// A link with more latency than demanded.
+    /// Its link has more latency than the bid allows.
     LinkLatency,
-    /// In no region demanded.
+    /// It is in none of the bid's regions.
     Region,
-    /// Lacks a feature.
+    /// It lacks a feature.
     Features,
-    /// Lacks an operator.
+    /// It lacks an operator.
     Operators,
-    /// Its provider's reputation is below the one demanded.
+    /// Its provider's reputation is below the bid's demand.
     Reputation,
-    /// Its provider's stake is below the one demanded.
+    /// Its provider's stake is below the bid's demand.
     Stake,
-    /// Gives less notice than demanded.
+    /// It gives less notice than the bid demands.
     Notice,
     /// It resells a spot lease, and the bid is firm.
     Term,
-    /// Leases for shorter or longer times only.
+    /// It leases only for shorter or longer times.
     Duration,
     /// Its own predicate refuses this buyer.
     RefusesBuyer,
-    /// Above the price limit.
+    /// Its price is above the bid's limit.
     Price,
-    /// Another leg of the gang took its provider, or too few units are left.
+    /// Another leg of the gang took its provider, or too few units remain.
     Quantity,
 }
 
 impl Wants {
-    /// The first reason why `resources` don't suffice, if any.
+    /// Returns the first reason why `resources` do not meet the demands, if any.
     pub(crate) fn lack(&self, resources: &Resources) -> Option<Lack> {
         if resources.memory_bytes < self.memory_bytes {
             return Some(Lack::Memory);
@@ -137,7 +138,7 @@ impl Wants {
 }
 
 impl Accepts {
-    /// Whether this buyer may take the ask.
+    /// Returns whether this buyer can take the ask.
     pub(crate) fn admits(&self, buyer: AccountKey, reputation: Permille) -> bool {
         reputation >= self.reputation
             && !self.excluded.contains(&buyer)
@@ -146,7 +147,7 @@ impl Accepts {
 }
 
 impl Regions {
-    /// The set of these regions; those above 31 are left out.
+    /// Returns the set of these regions, without those above 31.
     pub fn of(regions: &[Region]) -> Self {
         let known = regions.iter().filter(|region| region.0 < 32);
         let set = Self(known.fold(0, |set, region| set | 1 << region.0));
@@ -157,7 +158,7 @@ impl Regions {
         set
     }
 
-    /// Whether the set has `region`, or is empty and so means any.
+    /// Returns whether the set has `region`, or is empty and so means any.
     pub fn hold(self, region: Region) -> bool {
         self.0 == 0 || (region.0 < 32 && self.0 & (1 << region.0) != 0)
     }

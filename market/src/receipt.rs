@@ -1,7 +1,8 @@
-//! The receipt: what was run, on what, for how much, signed by both parties.
+//! The receipt: which graph a provider ran, on which device and for which price, signed by both
+//! parties.
 //!
-//! It binds inputs to graph to outputs to usage to price, and is checked without any node:
-//! [`Receipt::verify`] needs nothing but the receipt itself.
+//! It binds the inputs, graph, outputs, usage and price together. You can check it without a node:
+//! [`Receipt::verify`] needs only the receipt.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,50 +17,50 @@ use crate::units::{Credits, DeviceMicros, Millis, Permille, Price, Rounding};
 const PROVIDER_DOMAIN: &str = "souk receipt v2 provider";
 const BUYER_DOMAIN: &str = "souk receipt v2 buyer";
 
-/// What both parties sign.
+/// The part of a receipt that both parties sign.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiptBody {
-    /// The market the lease is in.
+    /// The market of the lease.
     pub market: MarketId,
-    /// The lease it closes.
+    /// The lease that the receipt closes.
     pub lease: LeaseId,
     /// The buyer's job.
     pub job: JobId,
-    /// Who bought.
+    /// The buyer's account.
     pub buyer: AccountKey,
-    /// Who ran it.
+    /// The account that ran the job.
     pub provider: AccountKey,
-    /// BLAKE3 of the (sub)graph that was run.
+    /// BLAKE3 of the graph or subgraph that the provider ran.
     pub graph: ContentId,
     /// BLAKE3 of each input tensor; at most [`Receipt::TENSORS_MAX`].
     pub inputs: Vec<ContentId>,
     /// BLAKE3 of each output tensor; at most [`Receipt::TENSORS_MAX`].
     pub outputs: Vec<ContentId>,
-    /// The class the device was sold in.
+    /// The class in which the provider sold the device.
     pub class: Class,
-    /// The device's model.
+    /// The name of the device model.
     pub model: Name,
     /// Whether the device's time and energy were emulated.
     pub emulated: bool,
-    /// The element type the speeds are for.
+    /// The element type to which the speeds apply.
     pub dtype: Dtype,
     /// The advertised speed, in mega-operations per second.
     pub declared_mega_ops: u64,
-    /// The delivered speed, in mega-operations per second; 0 where the job is too small to tell.
+    /// The delivered speed, in mega-operations per second; 0 if the job is too small to measure it.
     pub delivered_mega_ops: u64,
-    /// Device time used.
+    /// Device time that the job used.
     pub usage: DeviceMicros,
     /// Time in which the device was held for further requests and not used.
     pub idle: DeviceMicros,
-    /// What part of its price the lease says that such time costs.
+    /// The part of the price that such time costs, as the lease states.
     pub idle_part: Permille,
     /// The lease's price per device-second.
     pub price: Price,
-    /// What is paid: price x (usage + the part of the idle time), rounded up.
+    /// Credits to pay: price x (usage + the paid part of the idle time), rounded up.
     pub amount: Credits,
-    /// Bytes of inputs and weights that came in over the network.
+    /// Bytes of inputs and weights that the provider received over the network.
     pub bytes_in: u64,
-    /// Bytes of outputs that went out over the network.
+    /// Bytes of outputs that the provider sent over the network.
     pub bytes_out: u64,
     /// When the run started, by the provider's clock, in Unix milliseconds.
     pub started: Millis,
@@ -67,10 +68,10 @@ pub struct ReceiptBody {
     pub finished: Millis,
 }
 
-/// A body with both signatures, each `None` until its party has signed.
+/// A body with two signatures, each `None` until its party has signed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Receipt {
-    /// What is signed.
+    /// The signed body.
     pub body: ReceiptBody,
     /// The provider's signature.
     pub provider_signature: Option<Signature>,
@@ -78,100 +79,101 @@ pub struct Receipt {
     pub buyer_signature: Option<Signature>,
 }
 
-/// What is wrong with a receipt, by itself.
+/// Why a receipt is not valid by itself.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReceiptFault {
-    /// More tensors than a receipt holds.
+    /// It has more tensors than a receipt can hold.
     #[error(
         "{inputs} inputs and {outputs} outputs, at most {} each fit",
         Receipt::TENSORS_MAX
     )]
     TensorsMany {
-        /// How many inputs.
+        /// The number of inputs.
         inputs: u32,
-        /// How many outputs.
+        /// The number of outputs.
         outputs: u32,
     },
-    /// The amount is not the price of the usage and of the part of the idle time.
+    /// The amount is not the price of the usage and the paid part of the idle time.
     #[error("the amount is {claimed} but {usage} device-us at {price} cost {due} micro-credits")]
     Amount {
-        /// What the receipt says.
+        /// The amount in the receipt.
         claimed: Credits,
-        /// What it should say.
+        /// The correct amount.
         due: Credits,
-        /// Device time that is paid.
+        /// The device time to pay.
         usage: DeviceMicros,
-        /// Price per device-second.
+        /// The price per device-second.
         price: Price,
     },
-    /// Price x usage is beyond 64 bits.
+    /// The product of price and usage does not fit in 64 bits.
     #[error("{usage} device-us at {price} micro-credits per second overflow")]
     AmountOverflow {
-        /// Device time used.
+        /// The device time to pay.
         usage: DeviceMicros,
-        /// Price per device-second.
+        /// The price per device-second.
         price: Price,
     },
-    /// It finished before it started.
+    /// The run finished before it started.
     #[error("it finished at {finished} ms, before it started at {started} ms")]
     Times {
-        /// Start.
+        /// When the run started.
         started: Millis,
-        /// Finish.
+        /// When the run finished.
         finished: Millis,
     },
     /// The class and the receipt disagree on whether the device was emulated.
     #[error("the class says emulated = {class}, the receipt says {receipt}")]
     Emulated {
-        /// By the class.
+        /// Whether the class says so.
         class: bool,
-        /// By the receipt.
+        /// Whether the receipt says so.
         receipt: bool,
     },
     /// The provider has not signed.
     #[error("the provider {provider} has not signed")]
     ProviderUnsigned {
-        /// Whose signature is missing.
+        /// The provider, whose signature is missing.
         provider: AccountKey,
     },
     /// The buyer has not signed.
     #[error("the buyer {buyer} has not signed")]
     BuyerUnsigned {
-        /// Whose signature is missing.
+        /// The buyer, whose signature is missing.
         buyer: AccountKey,
     },
-    /// The provider's signature is not over this body.
+    /// The provider's key did not sign this body.
     #[error("the signature is not the provider's ({provider}) over this receipt")]
     ProviderSignature {
-        /// Whose it should be.
+        /// The provider whose key should have signed.
         provider: AccountKey,
     },
-    /// The buyer's signature is not over this body.
+    /// The buyer's key did not sign this body.
     #[error("the signature is not the buyer's ({buyer}) over this receipt")]
     BuyerSignature {
-        /// Whose it should be.
+        /// The buyer whose key should have signed.
         buyer: AccountKey,
     },
 }
 
 impl ReceiptBody {
-    /// What this usage costs at this price: rounded up to a micro-credit.
+    /// Returns the cost of `usage` at `price`, rounded up to a micro-credit, or `None` if it does
+    /// not fit in 64 bits.
     pub fn due(price: Price, usage: DeviceMicros) -> Option<Credits> {
         price.usage_cost(usage, Rounding::Up)
     }
 
-    /// The device time that is paid at the full price: what was used, and the part of the idle
+    /// Returns the device time to pay at the full price: the usage, and the paid part of the idle
     /// time.
     pub fn charged(&self) -> DeviceMicros {
         let idle = self.idle.part(self.idle_part);
         DeviceMicros(self.usage.0.saturating_add(idle.0))
     }
 
-    /// Everything but the signatures.
+    /// Checks all but the signatures.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first fault found.
     pub fn check(&self) -> Result<(), ReceiptFault> {
         if self.inputs.len().max(self.outputs.len()) > Receipt::TENSORS_MAX {
             let count = |ids: &[ContentId]| u32::try_from(ids.len()).unwrap_or(u32::MAX);
@@ -208,7 +210,7 @@ impl Receipt {
     /// The most input tensors, and the most output tensors, of one receipt.
     pub const TENSORS_MAX: usize = 256;
 
-    /// A receipt that nobody has signed yet.
+    /// Creates a receipt without signatures.
     pub fn new(body: ReceiptBody) -> Self {
         Self {
             body,
@@ -217,30 +219,30 @@ impl Receipt {
         }
     }
 
-    /// Signs as the provider; the key is the caller's to get right, [`Self::verify`] tells.
+    /// Signs as the provider. Use the provider's key: only [`Self::verify`] checks that.
     pub fn sign_as_provider(mut self, key: &SigningKey) -> Self {
         self.provider_signature = Some(sign(key, PROVIDER_DOMAIN, &canonical(&self.body)));
         self
     }
 
-    /// Signs as the buyer; the key is the caller's to get right, [`Self::verify`] tells.
+    /// Signs as the buyer. Use the buyer's key: only [`Self::verify`] checks that.
     pub fn sign_as_buyer(mut self, key: &SigningKey) -> Self {
         self.buyer_signature = Some(sign(key, BUYER_DOMAIN, &canonical(&self.body)));
         self
     }
 
-    /// Checks the body and the provider's signature: what a buyer does before it signs.
+    /// Checks the body and the provider's signature, as a buyer must before it signs.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first fault found.
     pub fn verify_provider(&self) -> Result<(), ReceiptFault> {
         self.verify_provider_by(&mut holds_alone)
     }
 
-    /// Checks the arithmetic and both signatures. Needs no node.
+    /// Checks the arithmetic and both signatures. It needs no node.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first fault found.
     pub fn verify(&self) -> Result<(), ReceiptFault> {
         self.verify_by(&mut holds_alone)
     }

@@ -1,36 +1,37 @@
-//! Nodes of models that a device was seen to refuse, with a bound, so that no command can fill the
+//! A bounded list of model nodes that a device refused; the bound stops commands from filling the
 //! exchange's memory.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Digests of nodes that a device refuses though it has their operators, newest first: of what a
-/// node is but for its names, as the devices' own taxonomy takes them.
+/// Digests of nodes that a device refuses although it runs their operators, newest first. The
+/// devices' own taxonomy computes a digest from a node without its names.
 ///
-/// Cloning it copies nothing, for every lease carries one.
+/// A clone copies no digests, because every lease carries a list.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u64>", into = "Vec<u64>")]
 pub struct RefusedNodes(Arc<[u64]>);
 
-/// More of them than are told.
+/// There are more than [`RefusedNodes::NODES_MAX`] digests.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{nodes} refused nodes, at most {} are told", RefusedNodes::NODES_MAX)]
 pub struct TooManyNodes {
-    /// How many.
+    /// The number of digests.
     nodes: usize,
 }
 
 impl RefusedNodes {
-    /// The most that are told: what is older is learned anew where it still holds.
+    /// The most digests in a list. If an older refusal still holds, the device's buyers find it
+    /// again.
     pub const NODES_MAX: usize = 16;
 
-    /// The digests.
+    /// Returns the digests, newest first.
     pub fn digests(&self) -> &[u64] {
         &self.0
     }
 
-    /// The same with one more, as the newest.
+    /// Returns this list with one more digest, as the newest.
     #[must_use]
     pub fn with(&self, digest: u64) -> Self {
         let others = self.0.iter().copied().filter(|known| *known != digest);

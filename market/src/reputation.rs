@@ -1,35 +1,36 @@
-//! Reputation: what an account's settled leases and proven faults say of it.
+//! Reputation: the record of an account's settled leases and proven faults.
 //!
-//! A word is free and a key is free, so neither moves it. A settled receipt has two signatures and
-//! credits behind it: each time that two accounts have settled a rule's amount with each other, the
-//! score of each takes a step, and with one counterpart it takes a few steps only. So a new key
-//! with a thousandth of a credit moves nothing, and many receipts of one friend move little.
+//! A claim costs nothing and neither does a key, so neither changes a reputation. A settled receipt
+//! has two signatures and credits behind it: each time two accounts have settled the amount of a
+//! rule with each other, the score of each takes a step, and one counterpart can cause only a few
+//! steps. So a new key that pays a thousandth of a credit changes nothing, and many receipts from
+//! one friend change little.
 
 use serde::{Deserialize, Serialize};
 
 use crate::ids::AccountKey;
 use crate::units::{Credits, Permille};
 
-/// Steps up, and steps down, that one counterpart can cause.
+/// The most steps up, and the most steps down, that one counterpart can cause.
 const STEPS_MAX: u64 = 4;
 
-/// Counterparts that an account remembers: those with which it settled most.
+/// The counterparts that an account remembers: those with which it settled most.
 const DEALINGS_MAX: usize = 16;
 
-/// What an account's settled leases say of it.
+/// The record of an account's leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reputation {
-    /// 0 to 1000; an account begins at 500.
+    /// The score, from 0 to 1000; an account begins at 500.
     pub score: Permille,
-    /// Leases settled by a receipt.
+    /// Leases that a receipt settled.
     pub settled: u64,
-    /// Of those, the ones that delivered under 80 % of the advertised speed.
+    /// Those of them with less than 80 % of the advertised speed.
     pub slow: u64,
-    /// Leases the provider gave up.
+    /// Leases that the account gave up as a provider.
     pub gave_up: u64,
-    /// Faults that were proven against it.
+    /// Faults proven against the account.
     pub faults: u64,
-    /// Leases that ended in a dispute. They are counted and move no score.
+    /// Leases that ended in a dispute. They do not change the score.
     pub disputed: u64,
 }
 
@@ -48,7 +49,7 @@ impl Default for Reputation {
 }
 
 impl Reputation {
-    /// A sixteenth of the way up.
+    /// Raises the score by a sixteenth of the distance to 1000.
     fn rise(&mut self) {
         let before = self.score;
         let missing = 1_000_u16.saturating_sub(self.score.0);
@@ -57,7 +58,7 @@ impl Reputation {
         assert!(self.score > before || before.0 == 1_000, "and it rises");
     }
 
-    /// An eighth of the score down.
+    /// Lowers the score by an eighth of itself.
     fn fall(&mut self) {
         let before = self.score;
         self.score.0 = self.score.0.saturating_sub(self.score.0.div_ceil(8));
@@ -67,7 +68,7 @@ impl Reputation {
         );
     }
 
-    /// A lease was settled by a receipt, which brought `steps`.
+    /// Records a lease that a receipt settled, and applies its `steps` to the score.
     pub(crate) fn on_settled(&mut self, speed: Speed, steps: u64) {
         assert!(steps <= STEPS_MAX, "a counterpart causes a few steps");
         self.settled = self.settled.saturating_add(1);
@@ -83,8 +84,8 @@ impl Reputation {
         assert!(self.slow <= self.settled, "slow leases were settled");
     }
 
-    /// The provider gave a lease up, of a buyer with which it has settled `steps`: a quarter of the
-    /// score goes where they are as many as count.
+    /// Records a lease that the provider gave up. The score falls by a quarter if the two parties
+    /// have settled [`STEPS_MAX`] steps with each other, and by less in proportion if fewer.
     pub(crate) fn on_gave_up(&mut self, steps: u64) {
         self.gave_up = self.gave_up.saturating_add(1);
         let quarter = u64::from(self.score.0.div_ceil(4));
@@ -104,25 +105,25 @@ impl Reputation {
     }
 }
 
-/// Whether a receipt says that the speed of the ask was delivered.
+/// Whether a receipt says that the device delivered the ask's speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Speed {
-    /// At least 80 % of it was, or nobody could measure it.
+    /// The device delivered at least 80 % of it, or the speed could not be measured.
     AsStated,
-    /// Less was.
+    /// The device delivered less.
     Slow,
 }
 
-/// What an account has settled with others, as far as that moves its score.
+/// The amounts that an account has settled with others, as far as they count for its score.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Dealings(Vec<Dealing>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Dealing {
     with: AccountKey,
-    /// Credits of receipts that said the speed was delivered, up to those that count.
+    /// Credits of receipts with the stated speed, up to the limit that counts.
     as_stated: Credits,
-    /// Credits of those that said it was not.
+    /// Credits of receipts with a lower speed, up to the same limit.
     slow: Credits,
 }
 
@@ -133,7 +134,7 @@ impl Dealing {
 }
 
 impl Dealings {
-    /// `paid` was settled with another account; how many steps that brings, each of `step` credits.
+    /// Adds `paid`, settled with another account. Returns the new steps, each of `step` credits.
     pub(crate) fn settle(
         &mut self,
         with: AccountKey,
@@ -158,14 +159,14 @@ impl Dealings {
         steps.saturating_sub(before)
     }
 
-    /// How many steps an account has settled with another one.
+    /// Returns the steps that an account has settled with another one.
     pub(crate) fn steps(&self, with: AccountKey, step: Credits) -> u64 {
         let dealing = self.0.iter().find(|dealing| dealing.with == with);
         let sum = dealing.map_or(0, Dealing::sum);
         sum.checked_div(step.0).unwrap_or(0).min(STEPS_MAX)
     }
 
-    /// The dealing with an account; a new one takes the place of the least.
+    /// Returns the dealing with an account; a new one replaces the smallest if the list is full.
     fn dealing_mut(&mut self, with: AccountKey) -> &mut Dealing {
         let known = self.0.iter().position(|dealing| dealing.with == with);
         let at = known.unwrap_or_else(|| {

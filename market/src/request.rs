@@ -1,4 +1,4 @@
-//! Credits on their way in or out: what an account asks for and the market's operator decides.
+//! Deposits and withdrawals: an account requests them and the market's operators decide.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,40 +6,41 @@ use crate::ids::{AccountKey, RequestId};
 use crate::text::Name;
 use crate::units::{Credits, Millis};
 
-/// Which way credits are to go.
+/// The direction in which credits move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Direction {
-    /// Into the market: the account is credited once it is confirmed.
+    /// Into the market: confirmation credits the account.
     Deposit,
-    /// Out of it: the credits are held until then, and gone after.
+    /// Out of the market: the exchange holds the credits until confirmation removes them.
     Withdrawal,
 }
 
-/// An account's request that is not decided yet.
+/// An account's undecided request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MoneyRequest {
-    /// Its id.
+    /// The request's id.
     pub id: RequestId,
-    /// Whose.
+    /// The account that made the request.
     pub account: AccountKey,
-    /// In or out.
+    /// Whether credits go in or out.
     pub direction: Direction,
-    /// How much.
+    /// The credits to move.
     pub amount: Credits,
-    /// What it is known by outside: a transfer's text, an address to pay to.
+    /// A reference that identifies the payment outside the market: the text of a transfer, or an
+    /// address to pay to.
     pub reference: Name,
-    /// When it was made.
+    /// The log time at which the account made the request.
     pub made: Millis,
-    /// Who pays it out, once the operators have locked it.
+    /// The operator that pays the request out, once the operators have locked it.
     pub lock: Option<PayoutLock>,
 }
 
-/// A withdrawal that the operators have begun to pay out: from then on their answer alone ends it.
+/// A withdrawal that the operators have begun to pay out; from then on only they can end it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PayoutLock {
-    /// The operator that pays: the last of those whose word it took.
+    /// The operator that pays: the one whose command completed the approval.
     pub payer: AccountKey,
-    /// When it was locked.
+    /// The log time of the lock.
     pub at: Millis,
 }

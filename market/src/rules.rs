@@ -1,80 +1,80 @@
-//! The rules a market keeps to: each a number with a name, a range, and whether it may change.
+//! The rules of a market: each is a number with a name and a range, and is fixed or can change.
 //!
-//! A rule that operators may change takes effect at a log time that is told beforehand. What a
-//! lease or an order was made by stays: a lease has the fee of its trade, and the times of leases
-//! are fixed.
+//! A change takes effect at a log time that the operators announce. It does not alter existing
+//! leases and orders: for example, a lease keeps the fee of its trade. The times of leases are
+//! fixed rules.
 
 use serde::{Deserialize, Serialize};
 
 use crate::class::Class;
 use crate::units::{Credits, Millis, Permille, Price, Units};
 
-/// The longest time in a rule: a year. Sums of times then never overflow.
+/// The longest time in a rule: a year. It keeps sums of times from overflowing.
 const TIME_MAX: u64 = 366 * 24 * 3_600_000;
 
-/// The version of the rules that this build carries out: every replica must do the same with the
-/// same command, so what a command does changes only with this number, at a time in the log.
+/// The version of the rules that this build implements. All replicas must apply a command in the
+/// same way, so its effect changes only with this number, at a time in the log.
 pub const RULES_VERSION: u16 = 1;
 
-/// Settings of one change.
+/// The most settings of one change.
 pub const SETTINGS_MAX: usize = 32;
 
-/// Changes that are told and not yet made.
+/// The most announced changes that have not taken effect.
 pub const CHANGES_MAX: usize = 16;
 
-/// A rule that is another number than it may be.
+/// A rule's value that is out of its range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the rule {rule} is {value}, and must be {least} to {most} (times in milliseconds)")]
 pub struct RuleFault {
-    /// Its name; times are in milliseconds.
+    /// The rule's name.
     pub rule: &'static str,
-    /// What it is.
+    /// The value, in milliseconds for a time.
     pub value: u64,
-    /// The least it may be.
+    /// The least valid value.
     pub least: u64,
-    /// The most.
+    /// The greatest valid value.
     pub most: u64,
 }
 
-/// What a rule becomes.
+/// The new value of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Setting {
-    /// A number.
+    /// The value of a rule that is a number.
     Number {
-        /// Which rule.
+        /// The rule to set.
         rule: Rule,
-        /// What it becomes; times in milliseconds.
+        /// The new value, in milliseconds for a time.
         value: u64,
     },
-    /// How a class is traded.
+    /// The rules of one class.
     Class(ClassRules),
 }
 
-/// A change of the rules that is told.
+/// An announced change of the rules.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RulesChange {
-    /// Its number, from 1.
+    /// The change's number, from 1.
     pub id: u64,
-    /// The log time at which it takes effect.
+    /// The log time at which the change takes effect.
     pub at: Millis,
-    /// What becomes what, in this order.
+    /// The new settings, applied in this order.
     pub settings: Vec<Setting>,
 }
 
-/// Another version of the rules, from a time on.
+/// An announced upgrade to another version of the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upgrade {
-    /// The version.
+    /// The new version.
     pub to: u16,
-    /// The log time from which it applies.
+    /// The log time from which the new version applies.
     pub at: Millis,
 }
 
-/// What a rule's number counts.
+/// The unit of a rule's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Pieces, or parts of what its name says.
+    /// A count, or a unit that the rule's name states.
     Number,
     /// Micro-credits.
     Credits,
@@ -84,7 +84,7 @@ pub enum Unit {
     Permille,
 }
 
-/// The type of a rule.
+/// A type that a rule can have.
 trait Figure: Copy {
     const UNIT: Unit;
     fn number(self) -> u64;
@@ -123,13 +123,13 @@ macro_rules! rules {
         $standing:ident $name:ident
         $field:ident: $kind:ty = $default:expr, $least:expr, $most:expr;
     )+) => {
-        /// The numbers a market is run by. All replicas have the same: the genesis and the log say
-        /// them.
+        /// The rules of a market. All replicas have the same, because the genesis and the log
+        /// determine them.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Rules {
             $($(#[doc = $doc])+ pub $field: $kind,)+
-            /// Classes with a tick, a lot or a way of matching of their own.
+            /// Classes with their own tick, lot or way of matching.
             pub classes: Vec<ClassRules>,
         }
 
@@ -139,7 +139,7 @@ macro_rules! rules {
             }
         }
 
-        /// One of the rules that are a number.
+        /// A rule whose value is a number.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Rule {
@@ -147,43 +147,43 @@ macro_rules! rules {
         }
 
         impl Rule {
-            /// Every rule.
+            /// All rules.
             pub const ALL: &[Self] = &[$(Self::$name),+];
 
-            /// What it is called.
+            /// Returns the rule's name.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$name => stringify!($field),)+ }
             }
 
-            /// What it means, as people are told.
+            /// Returns a description for people.
             pub fn means(self) -> &'static str {
                 match self { $(Self::$name => concat!($($doc),+).trim_ascii(),)+ }
             }
 
-            /// What its number counts.
+            /// Returns the unit of the rule's number.
             pub fn unit(self) -> Unit {
                 match self { $(Self::$name => <$kind as Figure>::UNIT,)+ }
             }
 
-            /// Whether operators may change it while the market runs.
+            /// Returns whether operators can change the rule while the market runs.
             pub fn may_change(self) -> bool {
                 match self { $(Self::$name => rules!(@$standing),)+ }
             }
 
-            /// The least and the most it may be.
+            /// Returns the least and the greatest valid value.
             pub fn range(self) -> (u64, u64) {
                 match self { $(Self::$name => ($least, $most),)+ }
             }
 
-            /// What it is.
+            /// Returns the rule's value in `rules`.
             pub fn of(self, rules: &Rules) -> u64 {
                 match self { $(Self::$name => rules.$field.number(),)+ }
             }
 
-            /// Makes it another number, if it may be that.
+            /// Sets the rule's value in `rules`.
             ///
             /// # Errors
-            /// The range it is outside of.
+            /// The range, if the value is outside it.
             pub fn set(self, rules: &mut Rules, value: u64) -> Result<(), RuleFault> {
                 let (least, most) = self.range();
                 within(self.name(), value, least, most)?;
@@ -200,85 +200,85 @@ macro_rules! rules {
 }
 
 rules! {
-    /// The market's share of each settlement, in hundredths of a per cent. A lease has that of its
-    /// trade.
+    /// The market's share of each settlement, in hundredths of a per cent. A lease keeps the share
+    /// of its trade.
     open FeeBasisPoints fee_basis_points: u16 = 0, 0, 10_000;
     /// Prices are multiples of this, per device-second.
     open Tick tick: Price = Price(1), 1, u64::MAX;
-    /// Accounts there may be. Where there are as many, one that holds less than a deposit makes
-    /// room for a new one.
+    /// The most accounts. At this limit, a new account replaces one that holds less than a deposit.
     open AccountsMax accounts_max: u32 = 1_000_000, 1, u32::MAX.into();
-    /// What an account holds, in whatever way, that keeps its place where there is no room.
+    /// The credits, held in any form, that secure an account's place in a full market.
     open AccountDeposit account_deposit: Credits = Credits(10_000), 0, u64::MAX;
-    /// Classes there may be. Where there are as many, one in which nobody holds a deposit makes
-    /// room for one that an ask with a deposit opens.
+    /// The most classes. At this limit, an ask with a deposit can open a class in place of one
+    /// without any deposit.
     open ClassesMax classes_max: u32 = 4_096, 1, u32::MAX.into();
-    /// Open orders an account may have at once.
+    /// The most open orders of one account.
     open OpenOrdersMax open_orders_max: u32 = 4_096, 1, u32::MAX.into();
-    /// Open orders there may be. Where there are as many, one that holds less than a deposit makes
-    /// room for one that holds more.
+    /// The most open orders. At this limit, an order that holds a deposit replaces one that holds
+    /// less.
     open OrdersMax orders_max: u32 = 1_000_000, 1, u32::MAX.into();
-    /// What each open ask of an account holds beyond its first, until it ends.
+    /// The deposit of each open ask of an account except its first; the ask holds it until it ends.
     open AskDeposit ask_deposit: Credits = Credits(10_000), 0, u64::MAX;
-    /// Requests for credits in or out that an account may have undecided at once.
+    /// The most undecided requests for credits in or out of one account.
     open RequestsMax requests_max: u32 = 8, 1, u32::MAX.into();
-    /// Requests that may be undecided in all. Where there are as many, the oldest that holds less
-    /// than a deposit makes room.
+    /// The most undecided requests. At this limit, a new request replaces the oldest one that holds
+    /// less than a deposit.
     open RequestsOpenMax requests_open_max: u32 = 65_536, 1, u32::MAX.into();
-    /// The most that may come into an account in a day of log time; 0 for any amount.
+    /// The most credits that can come into an account in a day of log time; 0 means no limit.
     open DepositCapDay deposit_cap_day: Credits = Credits(0), 0, u64::MAX;
-    /// The most that an account may ask to go out in a day of log time; 0 for any amount.
+    /// The most credits that an account can ask to withdraw in a day of log time; 0 means no limit.
     open WithdrawalCapDay withdrawal_cap_day: Credits = Credits(0), 0, u64::MAX;
     /// The longest lease, extensions included.
     open LeaseMax lease_max: Millis = Millis(7 * 24 * 3_600_000), 1, TIME_MAX;
-    /// Closed leases that stay readable; the oldest are forgotten first.
+    /// Closed leases that stay readable; the market forgets the oldest first.
     open ClosedLeasesKept closed_leases_kept: u32 = 100_000, 0, u32::MAX.into();
-    /// How long after a lease's end a receipt or a note may still come.
+    /// How long after a lease's end the market accepts a receipt or a note.
     fixed SettleGrace settle_grace: Millis = Millis(120_000), 1, TIME_MAX;
     /// How long a buyer has to dispute a usage note before it counts as accepted.
     fixed NoteDeadline note_deadline: Millis = Millis(60_000), 1, TIME_MAX;
-    /// How much time of each unit notes may add to what the buyer accepted by word.
+    /// How much time of each unit notes can add to the usage that the buyer accepted by command.
     fixed NoteSpan note_span: Millis = Millis(300_000), 1, TIME_MAX;
-    /// After so many notes in a row that the buyer did not answer, the lease ends.
+    /// The unanswered notes in a row after which the market ends the lease.
     fixed SilentNotesMax silent_notes_max: u8 = 2, 1, u8::MAX.into();
-    /// How long a buyer has to say that it works, or to end a lease, once its provider said that it
-    /// is ready.
+    /// How long a buyer has to state that it works, or to end the lease, after its provider states
+    /// that it is ready.
     fixed ReserveWait reserve_wait: Millis = Millis(60_000), 1, TIME_MAX;
-    /// The least part of its price that a second costs in which a device is held and not used.
+    /// The least part of the price that a second costs in which a device is held and not used.
     fixed Reserve reserve: Permille = Permille(100), 0, 1_000;
-    /// How much time of each unit may be noted before the buyer said that the work began.
+    /// How much time of each unit a provider can note before the buyer states that the work began.
     fixed NoteUnstarted note_unstarted: Millis = Millis(2_000), 0, TIME_MAX;
-    /// What two accounts must have settled with each other for a step of their reputations.
+    /// The amount that two accounts must settle with each other for one step of their reputations.
     fixed ReputationStep reputation_step: Credits = Credits(100_000), 1, u64::MAX;
-    /// How long after its last lease a provider's stake stays.
+    /// How long after its last lease a provider's stake must stay.
     fixed StakeHold stake_hold: Millis = Millis(3_600_000), 0, TIME_MAX;
-    /// What part of the stake a proven fault costs.
+    /// The part of the stake that a proven fault costs.
     fixed Slash slash: Permille = Permille(1_000), 0, 1_000;
-    /// How far ahead a batch may expire: an account that has nothing is remembered for as long.
+    /// How far ahead a batch can expire; the market remembers an idle account for as long.
     fixed BatchLifeMax batch_life_max: Millis = Millis(3_600_000), 1_000, TIME_MAX;
-    /// How long before it takes effect a change of the rules is told at least.
+    /// The least time between the announcement of a change of the rules and its effect.
     fixed RulesNotice rules_notice: Millis = Millis(600_000), 0, TIME_MAX;
 }
 
-/// How one class is traded.
+/// How the market trades one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassRules {
-    /// Which.
+    /// The class to which they apply.
     pub class: Class,
-    /// Prices are multiples of this.
+    /// The tick: prices are multiples of it.
     pub tick: Price,
-    /// Quantities are multiples of this.
+    /// The lot: quantities are multiples of it.
     pub lot: Units,
-    /// With an interval, orders meet only in a uniform-price auction whenever the log time passes
-    /// a multiple of it, so that the order of arrival within an interval is worth nothing.
+    /// The interval of auctions, if the class has them. Orders then trade only in a uniform-price
+    /// auction each time the log time passes a multiple of the interval, so arriving first within
+    /// an interval has no advantage.
     pub auction: Option<Millis>,
 }
 
 impl ClassRules {
-    /// Whether a class can be traded by them.
+    /// Checks that each number is in its range.
     ///
     /// # Errors
-    /// The first one that makes no sense.
+    /// The first number out of its range.
     pub fn check(&self) -> Result<(), RuleFault> {
         within("classes.tick", self.tick.0, 1, u64::MAX)?;
         within("classes.lot", self.lot.0.into(), 1, u32::MAX.into())?;
@@ -290,10 +290,10 @@ impl ClassRules {
 }
 
 impl Setting {
-    /// Makes it so.
+    /// Applies the setting to `rules`.
     ///
     /// # Errors
-    /// When it is outside of what the rule may be.
+    /// If the value is out of its range.
     pub fn apply(&self, rules: &mut Rules) -> Result<(), RuleFault> {
         match self {
             Self::Number { rule, value } => rule.set(rules, *value),
@@ -308,7 +308,8 @@ impl Setting {
 }
 
 impl Rules {
-    /// The rules of one class: its own, or the common tick, lots of one and continuous matching.
+    /// Returns the rules of one class: its own, or the common tick, lots of one and continuous
+    /// matching.
     pub fn of_class(&self, class: Class) -> ClassRules {
         let own = self
             .classes
@@ -326,10 +327,10 @@ impl Rules {
         rules
     }
 
-    /// Whether a market can be run by them.
+    /// Checks that each number is in its range.
     ///
     /// # Errors
-    /// The first one that makes no sense.
+    /// The first number out of its range.
     pub fn check(&self) -> Result<(), RuleFault> {
         for rule in Rule::ALL {
             let (least, most) = rule.range();

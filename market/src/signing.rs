@@ -1,11 +1,12 @@
-//! Signatures: made over a domain and bytes, and verified by one rule, alone or many at once.
+//! Signatures over a domain and bytes, verified by one rule, alone or many at once.
 //!
-//! The rule: the key is a point and not of small order, R is the one encoding of a point that is
-//! not of small order, s is below the group's order, and s·B = R + k·A but for a part of small
-//! order. The last is how RFC 8032 states it (times 8 on both sides). It is what makes one equation
-//! over many signatures say of them what is said of each alone; without it replicas that gather
-//! differently would disagree. Against the stricter reading, in which the parts of small order must
-//! agree too, it accepts no signature that somebody without the key can make.
+//! The rule: the key is a point and not of small order, R is the canonical encoding of a point that
+//! is not of small order, s is below the group's order, and s·B = R + k·A up to a term of small
+//! order. RFC 8032 states the last condition in this form (times 8 on both sides). Because of it,
+//! one equation over many signatures gives the same result as an equation for each; otherwise
+//! replicas that batch differently could disagree. Compared to the stricter rule, in which the
+//! terms of small order must agree too, it accepts no signature that anyone without the key can
+//! make.
 
 mod known_keys;
 
@@ -20,12 +21,12 @@ use sha2::{Digest as _, Sha512};
 
 use crate::ids::{AccountKey, Signature};
 
-/// Signatures in one equation: with more than it the tables for their points leave the processor's
-/// nearest caches, and one that does not hold makes each of the others be looked at alone.
+/// The most signatures in one equation. With more, the tables for their points exceed the
+/// processor's fastest caches, and one invalid signature causes more individual checks.
 const TOGETHER_MAX: usize = 48;
 
-/// The second coordinates of the points of small order. A signature whose R is one of these points
-/// may hold for more than one message. The test compares them with the curve's own table.
+/// The y coordinates of the points of small order. A signature whose R is one of these points may
+/// be valid for more than one message. The test compares them with the curve's own table.
 const SMALL_ORDER: [[u8; 32]; 5] = {
     const ZERO: [u8; 32] = [0; 32];
     const ONE: [u8; 32] = {
@@ -52,25 +53,26 @@ const SMALL_ORDER: [[u8; 32]; 5] = {
     [ONE, MINUS_ONE, ZERO, EIGHTH, OTHER_EIGHTH]
 };
 
-/// What is said of a signature, and is to be checked.
+/// A claim that an account signed a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim<'a> {
-    /// Whose it is said to be.
+    /// The account that supposedly signed.
     pub signer: AccountKey,
-    /// What it is said to be over.
+    /// The supposedly signed message.
     pub message: &'a [u8],
-    /// The signature.
+    /// The signature to check.
     pub signature: Signature,
 }
 
 impl Claim<'_> {
-    /// Whether it is true, by the module's rule.
+    /// Returns whether the claim is true by the module's rule.
     #[must_use]
     pub fn holds(&self) -> bool {
         Equation::of(self).is_some_and(|equation| equation.holds())
     }
 
-    /// What [`Self::holds`] says of each, in a third to a half of the time if all of them hold.
+    /// Returns [`Self::holds`] for each claim. If all are true it takes a third to a half of the
+    /// time.
     #[must_use]
     pub fn each_holds(claims: &[Self]) -> Vec<bool> {
         let equations: Vec<_> = claims.iter().map(Equation::of).collect();
@@ -83,7 +85,7 @@ impl Claim<'_> {
     }
 }
 
-/// s·B = R + k·A.
+/// The equation s·B = R + k·A.
 struct Equation {
     s: Scalar,
     r: EdwardsPoint,
@@ -93,7 +95,7 @@ struct Equation {
 }
 
 impl Equation {
-    /// None where something of it is not what the rule allows.
+    /// Returns `None` if the key, R or s breaks the rule.
     fn of(claim: &Claim<'_>) -> Option<Self> {
         let (r_bytes, s_bytes) = claim.signature.0.split_first_chunk::<32>()?;
         let s = Scalar::from_canonical_bytes(*s_bytes.first_chunk()?).into_option()?;
@@ -116,8 +118,9 @@ impl Equation {
         (r - self.r).is_small_order()
     }
 
-    /// Whether all hold: the sum of all, each times a number that nobody knew who made them. One
-    /// that does not hold passes in one of 2^128 cases, whatever the others are.
+    /// Returns whether all equations hold: it checks their sum, each times a weight that the
+    /// signers could not predict. A false equation passes in one of 2^128 cases, regardless of the
+    /// others.
     fn all_hold<'a>(equations: impl Iterator<Item = &'a Self> + Clone) -> bool {
         let mut transcript = blake3::Hasher::new();
         for equation in equations.clone() {
@@ -136,7 +139,7 @@ impl Equation {
             s += weight * equation.s;
             scalars.push(weight);
             points.push(equation.r);
-            // Those of one account share its point.
+            // Signatures of one account share its point.
             let place = *places.entry(equation.signer).or_insert(scalars.len());
             if place == scalars.len() {
                 scalars.push(Scalar::ZERO);
@@ -150,7 +153,7 @@ impl Equation {
     }
 }
 
-/// R, if these are the bytes that it is packed to and it is not of small order.
+/// Returns R if the bytes are its canonical encoding and it is not of small order.
 fn unpack_r(bytes: &[u8; 32]) -> Option<EdwardsPoint> {
     let mut y = *bytes;
     y[31] &= 0x7f;
@@ -167,15 +170,15 @@ pub(crate) fn sign(key: &SigningKey, domain: &str, bytes: &[u8]) -> Signature {
     Signature(key.sign(&with_domain(domain, bytes)).to_bytes())
 }
 
-/// Says whether a claim is true, or takes note of it for later.
+/// Judges a claim, or records it for later.
 pub(crate) type Judge<'a> = dyn FnMut(&Claim<'_>) -> bool + 'a;
 
-/// The judge that looks at each claim alone and at once.
+/// Judges each claim alone and at once.
 pub(crate) fn holds_alone(claim: &Claim<'_>) -> bool {
     claim.holds()
 }
 
-/// A claim that was taken note of.
+/// A recorded claim.
 pub(crate) struct NotedClaim {
     signer: AccountKey,
     message: Vec<u8>,
@@ -200,7 +203,8 @@ impl NotedClaim {
     }
 }
 
-/// Whether `signature` is `signer`'s over `domain`, a zero byte and `bytes`.
+/// Returns the judge's answer: whether `signature` is `signer`'s over `domain`, a zero byte and
+/// `bytes`.
 pub(crate) fn signed_by(
     judge: &mut Judge<'_>,
     signer: AccountKey,
@@ -225,7 +229,8 @@ fn with_domain(domain: &str, bytes: &[u8]) -> Vec<u8> {
 }
 
 impl AccountKey {
-    /// Whether this is a point of small order or no point at all: such a key signs anything.
+    /// Returns whether the key is a point of small order or no point: signatures of such a key
+    /// prove nothing.
     pub fn is_weak(&self) -> bool {
         known_keys::unpack(self).is_none()
     }

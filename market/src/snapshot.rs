@@ -1,39 +1,39 @@
-//! The whole state as bytes: versioned, canonical, refused by name where it can't be read.
+//! The whole state as bytes: versioned and canonical, with a named fault if it cannot be read.
 
 use crate::digest::VecFlavor;
 use crate::exchange::Exchange;
 
-/// What every snapshot begins with; the two bytes after it are the version.
+/// The first bytes of every snapshot; the next two bytes are the version.
 const MAGIC: &[u8; 8] = b"soukmkt\0";
 
-/// The version this build writes.
+/// The version that this build writes.
 const VERSION: u16 = 9;
 
-/// Room for a small market at once: the digest's open block is up to half of it.
+/// The initial capacity, enough for a small market: the digest's open block is up to half of it.
 const ROOM_BYTES: usize = 128 << 10;
 
-/// Why bytes are not restored.
+/// Why the exchange cannot restore from bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SnapshotFault {
-    /// They don't begin as a snapshot does.
+    /// The bytes do not begin as a snapshot does.
     #[error("these {bytes} bytes are no market snapshot")]
     NotASnapshot {
-        /// How many bytes were given.
+        /// The number of bytes.
         bytes: usize,
     },
-    /// Written by another version.
+    /// Another version wrote the snapshot.
     #[error("the snapshot has version {found}, this build reads {VERSION}")]
     Version {
-        /// The version found.
+        /// The version in the snapshot.
         found: u16,
     },
-    /// The content can't be decoded, or has bytes after it.
+    /// The content cannot be decoded, is not consistent, or has bytes after it.
     #[error("the snapshot's content is damaged")]
     Damaged,
 }
 
 impl Exchange {
-    /// The whole state, canonical: equal states give equal bytes.
+    /// Encodes the whole state. Equal states give equal bytes.
     pub fn snapshot(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(ROOM_BYTES);
         bytes.extend_from_slice(MAGIC);
@@ -44,11 +44,11 @@ impl Exchange {
         bytes
     }
 
-    /// The state [`Self::snapshot`] wrote. The bytes must come from a source the caller trusts,
-    /// such as its own disk or a verified manifest.
+    /// Decodes a state that [`Self::snapshot`] encoded. The bytes must come from a source that you
+    /// trust, such as your own disk or a verified manifest.
     ///
     /// # Errors
-    /// When the bytes are no snapshot, of another version, or damaged.
+    /// If the bytes are no snapshot, have another version, or are damaged.
     pub fn restore(bytes: &[u8]) -> Result<Self, SnapshotFault> {
         let not_one = SnapshotFault::NotASnapshot { bytes: bytes.len() };
         let rest = bytes.strip_prefix(MAGIC).ok_or(not_one.clone())?;

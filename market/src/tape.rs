@@ -1,4 +1,4 @@
-//! What was traded in a class: last prints, candles, and a price index per unit of measured work.
+//! The trades of a class: last prints, candles, and a price index per unit of measured work.
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use serde::{Deserialize, Serialize};
 use crate::class::{DTYPES, Dtype, Resources, Throughput};
 use crate::units::{Millis, Price, Units, product};
 
-/// Trades remembered one by one.
+/// Trades that a tape stores one by one.
 const PRINTS_KEPT: usize = 64;
 
-/// Minutes remembered: a day.
+/// Candles that a tape stores: one day.
 const CANDLES_KEPT: usize = 1_440;
 
 /// The length of a candle.
@@ -22,13 +22,13 @@ const NANO: u128 = 1_000;
 /// One trade as the tape shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Print {
-    /// When.
+    /// The log time of the trade.
     pub at: Millis,
-    /// Price per device-second.
+    /// The price per device-second.
     pub price: Price,
-    /// How many units.
+    /// The units traded.
     pub quantity: Units,
-    /// What one unit does, in mega-operations per second.
+    /// The throughput of one unit, in mega-operations per second.
     pub throughput: Throughput,
     /// Memory bandwidth of one unit, in bytes per second.
     pub memory_bandwidth: u64,
@@ -36,10 +36,10 @@ pub struct Print {
     pub memory_bytes: u64,
 }
 
-/// A minute of trades; minutes without any have none.
+/// A minute of trades; a minute without trades has no candle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Candle {
-    /// When the minute began.
+    /// The log time at which the minute began.
     pub start: Millis,
     /// The first price.
     pub open: Price,
@@ -53,8 +53,8 @@ pub struct Candle {
     pub volume: u64,
 }
 
-/// What measured work cost over the last prints, in nano-credits (a thousandth of a micro-credit),
-/// rounded down; `None` where no device traded does it.
+/// The cost of measured work over the last prints, in nano-credits (a thousandth of a
+/// micro-credit), rounded down; `None` if no traded device does such work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PriceIndex {
     /// Per tera-operation (a TFLOP/s for a second), by element type.
@@ -140,14 +140,14 @@ impl Tape {
         self.candles.iter()
     }
 
-    /// Volume-weighted over the prints kept.
+    /// Returns the index, weighted by volume over the stored prints.
     pub(crate) fn index(&self) -> PriceIndex {
         let per = |measure: &dyn Fn(&Print) -> u64, scale: u128| {
             let weigh = |figure: u64, print: &Print| product(figure, print.quantity.0.into());
             let useful = || self.prints.iter().filter(|print| measure(print) > 0);
             let paid: u128 = useful().map(|print| weigh(print.price.0, print)).sum();
             let measured: u128 = useful().map(|print| weigh(measure(print), print)).sum();
-            // At most 64 prints of 96 bits each, times a scale below 2^52, may pass 128 bits.
+            // The sum of 64 prints of up to 96 bits, times a scale below 2^52, can exceed 128 bits.
             let value = paid.checked_mul(scale)?.checked_div(measured)?;
             u64::try_from(value).ok()
         };

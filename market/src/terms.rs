@@ -1,7 +1,7 @@
-//! What orders say beyond price and quantity, kept once for all orders that say the same.
+//! The terms of orders besides price and quantity, stored once for all orders with equal terms.
 //!
-//! A provider posts the same device again and again, so its terms are interned: an order holds a
-//! number, and the attributes that searches compare are computed once per terms.
+//! A provider posts the same device again and again, so the exchange interns its terms: an order
+//! holds a number, and the exchange computes the attributes that searches compare once per terms.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use crate::order::{Ask, Bid, Limit, SpotPrice, Term};
 use crate::predicate::{Accepts, Wants};
 use crate::units::{Millis, Permille, Price, Units};
 
-/// What an ask says beyond device, price and quantity.
+/// The terms of an ask besides device, price and quantity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AskTerms {
     pub resources: Resources,
@@ -29,7 +29,7 @@ pub(crate) struct AskTerms {
     pub accepts: Accepts,
 }
 
-/// What spot leases of an ask cost by their notice, and its limit where they cost less.
+/// The spot prices of an ask, and its limit if it has any.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct SpotTerms {
     pub limit: Price,
@@ -47,7 +47,7 @@ impl SpotTerms {
     }
 }
 
-/// What a bid says beyond class, price, budget, job and quantity.
+/// The terms of a bid besides class, price, budget, job and quantity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct BidTerms {
     pub wants: Wants,
@@ -58,7 +58,8 @@ pub(crate) struct BidTerms {
 }
 
 impl Ord for AskTerms {
-    /// Any order will do to find them again; the numbers that differ most come first.
+    /// Any total order serves lookups; comparing the numbers that differ most first makes them
+    /// fast.
     fn cmp(&self, other: &Self) -> Ordering {
         let numbers = |it: &Self| {
             let times = (it.notice, it.duration_max, it.duration_min);
@@ -79,7 +80,7 @@ impl PartialOrd for AskTerms {
 }
 
 impl Ord for BidTerms {
-    /// As with asks.
+    /// Compares as for asks.
     fn cmp(&self, other: &Self) -> Ordering {
         let numbers = |it: &Self| (it.duration, it.start_delay_max, it.term, it.all_or_none);
         let first = numbers(self).cmp(&numbers(other));
@@ -93,34 +94,34 @@ impl PartialOrd for BidTerms {
     }
 }
 
-/// Terms that a search can look for, and the order they are of.
+/// Terms that a search can compare, and the type of order that has them.
 pub(crate) trait Terms: Ord {
-    /// The order.
+    /// The type of order.
     type Source;
 
     fn of(order: &Self::Source) -> Self;
 
-    /// Whether these are the order's terms.
+    /// Returns whether the order has these terms.
     fn are_of(&self, order: &Self::Source) -> bool;
 
     fn summary(&self) -> Summary;
 }
 
 impl AskTerms {
-    /// What this ask asks of a spot bid in place of its limit, and the notice it gives it.
+    /// Returns the spot price that applies to a bid instead of the ask's limit, if one does.
     pub(crate) fn spot_price(&self, bid: &BidTerms) -> Option<SpotPrice> {
         let enough = |spot: &&SpotPrice| spot.notice >= bid.wants.notice;
         let prices = (bid.term == Term::Spot).then_some(&self.spot.prices);
         prices?.iter().find(enough).copied()
     }
 
-    /// The notice that a lease has which `bid` opens.
+    /// Returns the notice of a lease that `bid` would open.
     pub(crate) fn notice_for(&self, bid: &BidTerms) -> Millis {
         self.spot_price(bid).map_or(self.notice, |spot| spot.notice)
     }
 
-    /// What a lease costs at the least that `bid` opens on a device that is leased; nothing where
-    /// all leases cost alike.
+    /// Returns the least price of a lease that `bid` opens on a leased device; zero if the ask has
+    /// one price for all leases.
     pub(crate) fn least_for(&self, bid: &BidTerms) -> Price {
         self.spot_price(bid)
             .map_or(self.spot.limit, |spot| spot.price)
@@ -141,7 +142,7 @@ impl AskTerms {
         1 << (32 + u32::from(self.resources.region.0.min(31)))
     }
 
-    /// What this ask demands of the summaries of bids; these are turned round, see below.
+    /// Returns the demand of this ask on the summaries of bids, which are complemented (see below).
     pub(crate) fn demand(&self) -> Demand {
         Demand {
             lanes: self.lanes().map(|lane| !lane),
@@ -199,7 +200,7 @@ impl BidTerms {
         lanes(*memory_bytes, *memory_bandwidth, throughput.0)
     }
 
-    /// What this bid demands of the summaries of asks.
+    /// Returns the demand of this bid on the summaries of asks.
     pub(crate) fn demand(&self) -> Demand {
         Demand {
             lanes: self.lanes(),
@@ -230,8 +231,8 @@ impl Terms for BidTerms {
             && self.all_or_none == bid.all_or_none
     }
 
-    /// Turned round, so that "more" is "easier to satisfy": the complement of each figure wanted,
-    /// the features not wanted, and the regions accepted.
+    /// Complements each value, so that more means easier to satisfy: the complement of each wanted
+    /// figure, the features not wanted, and the accepted regions.
     fn summary(&self) -> Summary {
         let regions = match self.wants.regions.0 {
             0 => u32::MAX,
@@ -250,8 +251,8 @@ fn lanes(memory: u64, bandwidth: u64, throughput: [u64; 6]) -> [u16; 8] {
     [memory, bandwidth, a, b, c, d, e, f].map(logarithm)
 }
 
-/// Sixteen steps per power of two; never decreasing, so that comparing logarithms rules out only
-/// what comparing figures would.
+/// Returns the logarithm in sixteen steps per power of two. It never decreases, so comparing
+/// logarithms rules out only pairs that comparing figures would rule out too.
 fn logarithm(figure: u64) -> u16 {
     let Some(exponent) = figure.checked_ilog2().filter(|exponent| *exponent >= 4) else {
         return figure as u16;
@@ -276,14 +277,15 @@ pub(crate) struct Interner<T: Ord> {
     entries: Vec<Entry<T>>,
     summaries: Vec<Summary>,
     free: Vec<u32>,
-    /// Rebuilt after a restore.
+    /// An index by value, rebuilt after a restore.
     #[serde(skip, default = "BTreeMap::new")]
     known: BTreeMap<Arc<T>, u32>,
     #[serde(skip)]
     hints: TermsHints,
 }
 
-/// Which terms each account used last; only where to look first, and so no part of the state.
+/// The terms that each account used last: a lookup tries them first, so they are no part of the
+/// state.
 #[derive(Clone, Debug, Default)]
 struct TermsHints(Vec<u32>);
 
@@ -308,7 +310,7 @@ impl<T: Ord> Default for Interner<T> {
 }
 
 impl<T: Terms> Interner<T> {
-    /// The number of an order's terms, with one user more.
+    /// Returns the number of an order's terms and adds one user.
     pub(crate) fn take(&mut self, slot: Slot, order: &T::Source) -> TermsId {
         if let Some(at) = self.hinted(slot, order) {
             assert!(
@@ -367,7 +369,7 @@ impl<T: Terms> Interner<T> {
         TermsId(at)
     }
 
-    /// One user more.
+    /// Adds one user.
     pub(crate) fn share(&mut self, id: TermsId) -> TermsId {
         assert!(
             self.entries[id.0 as usize].users > 0,
@@ -379,7 +381,7 @@ impl<T: Terms> Interner<T> {
         id
     }
 
-    /// One user less.
+    /// Removes one user.
     pub(crate) fn release(&mut self, id: TermsId) {
         let entry = &mut self.entries[id.0 as usize];
         entry.users = entry
@@ -402,12 +404,12 @@ impl<T: Terms> Interner<T> {
             .expect("terms in use are there")
     }
 
-    /// The summaries, by number.
+    /// Returns the summaries by number.
     pub(crate) fn summaries(&self) -> &[Summary] {
         &self.summaries
     }
 
-    /// After a restore: finds terms by value again.
+    /// Rebuilds the index by value after a restore.
     pub(crate) fn rebuild(&mut self) {
         let entries = self.entries.iter().zip(0..);
         let known = entries.filter_map(|(entry, at)| Some((entry.terms.clone()?, at)));
@@ -418,7 +420,7 @@ impl<T: Terms> Interner<T> {
         );
     }
 
-    /// Every user of every terms, for the full check.
+    /// Returns the number of users of all terms, for the audit.
     pub(crate) fn users(&self) -> u64 {
         self.entries
             .iter()

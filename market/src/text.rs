@@ -1,36 +1,36 @@
-//! A short string with a bound, so that no command can fill the exchange's memory.
+//! A short string with a bound, which stops commands from filling the exchange's memory.
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// At most 64 bytes of UTF-8 without control characters: a model's name, a peer id.
+/// At most 64 bytes of UTF-8 without control characters, such as a model's name or a peer id.
 ///
-/// Cloning it copies nothing, for every lease carries one.
+/// A clone copies no bytes, because every lease carries a name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(Arc<str>);
 
-/// Why a string can't be a [`Name`].
+/// Why a string is not a valid [`Name`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NameFault {
-    /// Longer than [`Name::BYTES_MAX`].
+    /// The string is longer than [`Name::BYTES_MAX`].
     #[error("{bytes} bytes, at most {} fit", Name::BYTES_MAX)]
     TooLong {
-        /// Its length in bytes.
+        /// The string's length in bytes.
         bytes: usize,
     },
-    /// Holds a control character.
+    /// The string holds a control character.
     #[error("holds a control character")]
     Control,
 }
 
 impl Name {
-    /// The greatest length in bytes: a libp2p peer id has 52.
+    /// The greatest length in bytes; a libp2p peer id has 52.
     pub const BYTES_MAX: usize = 64;
 
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Amounts, prices, quantities and times, in integers. Each rounding is named where it happens.
+//! Amounts, prices, quantities and times as integers. Each call names its rounding.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +13,7 @@ number! {
     Price(u64)
 }
 number! {
-    /// Like devices (of one pool) that are sold or bought together.
+    /// Like devices of one pool that are sold or bought together.
     Units(u32)
 }
 number! {
@@ -21,7 +21,7 @@ number! {
     Millis(u64)
 }
 number! {
-    /// Microseconds of one device: two devices for a second are 2,000,000.
+    /// Microseconds of device time: two devices for a second are 2,000,000.
     DeviceMicros(u64)
 }
 number! {
@@ -29,25 +29,25 @@ number! {
     Permille(u16)
 }
 
-/// Where a fraction of a micro-credit goes.
+/// How a fraction of a micro-credit is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
-    /// To the next micro-credit: what a buyer owes.
+    /// Up to the next micro-credit, as for a buyer's debt.
     Up,
-    /// The fraction is dropped: what a fee takes.
+    /// Down, as for a fee.
     Down,
 }
 
 impl Credits {
-    /// Nothing.
+    /// No credits.
     pub const ZERO: Self = Self(0);
 
-    /// The sum, or `None` where 64 bits don't hold it.
+    /// Returns the sum, or `None` if it does not fit in 64 bits.
     pub fn checked_add(self, other: Self) -> Option<Self> {
         self.0.checked_add(other.0).map(Self)
     }
 
-    /// The sum; the caller has proved that it fits.
+    /// Returns the sum; the caller must prove that it fits.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self(
             self.0
@@ -56,13 +56,13 @@ impl Credits {
         )
     }
 
-    /// The sum, held at the greatest: for sums over a life, which the deposits don't bound, since
-    /// credits go round.
+    /// Returns the sum or, on overflow, the greatest value. It serves sums over an account's life,
+    /// which the deposits do not bound because credits circulate.
     pub(crate) fn plus_at_most(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 
-    /// The difference; the caller has proved that it is not negative.
+    /// Returns the difference; the caller must prove that it is not negative.
     pub(crate) fn minus(self, other: Self) -> Self {
         Self(
             self.0
@@ -72,11 +72,11 @@ impl Credits {
     }
 }
 
-/// A number of things that come and go, or a number given to one after the other.
+/// A count of things, or a number that the exchange assigns in order.
 pub(crate) trait Count {
-    /// One more.
+    /// Adds one.
     fn count_up(&mut self);
-    /// One less.
+    /// Subtracts one.
     fn count_down(&mut self);
 }
 
@@ -96,31 +96,32 @@ macro_rules! counted {
 
 counted!(u32 u64);
 
-/// A product of two 64-bit figures, which 128 bits always hold.
+/// Returns the product of two 64-bit figures, which always fits in 128 bits.
 #[inline]
 pub(crate) fn product(one: u64, other: u64) -> u128 {
     u128::from(one).saturating_mul(u128::from(other))
 }
 
 impl Millis {
-    /// The latest multiple of a span that is not later; a span of nothing has none.
+    /// Returns the latest multiple of a span that is not later; for a span of zero, the time
+    /// itself.
     pub(crate) fn floor(self, span: Self) -> Self {
         let past = self.0.checked_rem(span.0).unwrap_or(0);
         Self(self.0.saturating_sub(past))
     }
-    /// The later time, held at the greatest when it overflows.
+    /// Returns the later time or, on overflow, the greatest one.
     pub fn after(self, span: Self) -> Self {
         Self(self.0.saturating_add(span.0))
     }
 
-    /// The span since `earlier`, nothing if that is later.
+    /// Returns the span since `earlier`, or zero if that is later.
     pub fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl Price {
-    /// The greatest multiple of a tick that is not more.
+    /// Returns the greatest multiple of a tick that is not more.
     pub(crate) fn floor(self, tick: Self) -> Self {
         let over = self.0.checked_rem(tick.0).unwrap_or(0);
         Self(self.0.saturating_sub(over))
@@ -128,13 +129,13 @@ impl Price {
 }
 
 impl Units {
-    /// The sum; the caller has proved that it fits.
+    /// Returns the sum; the caller must prove that it fits.
     pub(crate) fn plus(self, other: Self) -> Self {
         let sum = self.0.checked_add(other.0);
         Self(sum.expect("a sum of parts is no more than the whole"))
     }
 
-    /// The difference; the caller has proved that it is not negative.
+    /// Returns the difference; the caller must prove that it is not negative.
     pub(crate) fn minus(self, other: Self) -> Self {
         Self(
             self.0
@@ -144,7 +145,8 @@ impl Units {
     }
 }
 
-/// `product / by`. Nearly every product has 64 bits, and those divide several times faster.
+/// Returns `product / by`. Nearly every product fits in 64 bits, and those divide several times
+/// faster.
 #[inline]
 pub(crate) fn divided(product: u128, by: u64, rounding: Rounding) -> Option<Credits> {
     assert!(by > 0, "a divisor is never zero");
@@ -163,24 +165,25 @@ pub(crate) fn divided(product: u128, by: u64, rounding: Rounding) -> Option<Cred
 }
 
 impl Price {
-    /// The price of one unit for `duration`, rounded up; `None` where 64 bits don't hold it.
+    /// Returns the price of one unit for `duration`, rounded up, or `None` if it does not fit in 64
+    /// bits.
     pub fn unit_cost(self, duration: Millis) -> Option<Credits> {
         divided(product(self.0, duration.0), 1_000, Rounding::Up)
     }
 
-    /// The escrow for `quantity` units over `duration`: each unit's cost rounded up, times the
-    /// quantity, so that the escrows of parts add up to the escrow of the whole.
+    /// Returns the escrow for `quantity` units over `duration`: the cost of one unit, rounded up,
+    /// times the quantity. So the escrows of parts add up to the escrow of the whole.
     pub fn escrow(self, quantity: Units, duration: Millis) -> Option<Credits> {
         let unit = self.unit_cost(duration)?;
         unit.0.checked_mul(u64::from(quantity.0)).map(Credits)
     }
 
-    /// What `usage` costs at this price.
+    /// Returns the cost of `usage` at this price.
     pub fn usage_cost(self, usage: DeviceMicros, rounding: Rounding) -> Option<Credits> {
         divided(product(self.0, usage.0), 1_000_000, rounding)
     }
 
-    /// The greatest price at which `quantity` units for `duration` cost at most `budget`.
+    /// Returns the greatest price at which `quantity` units for `duration` cost at most `budget`.
     pub fn affordable(budget: Credits, quantity: Units, duration: Millis) -> Self {
         let each = budget.0.checked_div(u64::from(quantity.0.max(1)));
         let product = product(each.unwrap_or(budget.0), 1_000);
@@ -197,14 +200,15 @@ impl Price {
 }
 
 impl DeviceMicros {
-    /// A part of it, rounded up; no more than the whole.
+    /// Returns a part of this time, rounded up, and at most the whole.
     pub fn part(self, part: Permille) -> Self {
         let product = product(self.0, part.0.min(1_000).into());
         let part = divided(product, 1_000, Rounding::Up);
         Self(part.expect("a part is no more than the whole").0)
     }
 
-    /// `quantity` devices for `span`, held at the greatest when it overflows.
+    /// Returns the device time of `quantity` devices for `span` or, on overflow, the greatest
+    /// value.
     pub fn of(quantity: Units, span: Millis) -> Self {
         Self(
             span.0

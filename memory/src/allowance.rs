@@ -1,21 +1,21 @@
-//! How much a cache may hold of a machine's memory at a moment.
+//! How much of a machine's memory a cache may hold at a moment.
 //!
-//! What others want of the machine goes first: a cache grows into half of what is free beyond a
-//! reserve, since another process may be doing the same, and gives back what the reserve lacks.
+//! Other programs come first: a cache grows into half of the free memory beyond a reserve, because
+//! another process may do the same, and it frees the memory that the reserve lacks.
 
-/// What of a machine a cache leaves alone, and how small and large it may be.
+/// The reserve that a cache must leave to the machine, and the bounds of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// Bytes that stay free.
+    /// Bytes of the machine that must stay free.
     pub reserve_bytes: u64,
-    /// The least that it may hold, however little is free.
+    /// The least limit of the cache in bytes, however little memory is free.
     pub least_bytes: u64,
-    /// The most, however much is.
+    /// The greatest limit of the cache in bytes, however much memory is free.
     pub most_bytes: u64,
 }
 
 impl Allowance {
-    /// What a cache may hold that holds so much now, where so much is free.
+    /// Returns the limit in bytes of a cache that holds `held_bytes` while `free_bytes` are free.
     #[must_use]
     pub fn limit(&self, held_bytes: u64, free_bytes: u64) -> u64 {
         assert!(self.least_bytes <= self.most_bytes, "some limit is allowed");

@@ -1,7 +1,7 @@
-//! Content on its way here: its frames are checked as they come, and what was checked stays.
+//! Content in transfer: it checks frames as they arrive, and keeps the checked ones.
 //!
-//! Whoever sends, and over however many connections: the first byte that is not here yet is always
-//! the start of a frame, and everything before it is right.
+//! The frames can come from any peers and over any number of connections: all frames before
+//! [`Arrival::next_frame`] are complete and correct.
 
 use std::sync::Arc;
 
@@ -12,41 +12,41 @@ use crate::ContentId;
 use crate::outline::{FRAME_BYTES, Outline, OutlineError, hasher_of};
 use crate::room::{Room, SparePages};
 
-/// Content that comes frame by frame.
+/// Content that arrives frame by frame.
 #[derive(Debug)]
 pub struct Arrival {
     outline: Outline,
-    /// Checked frames, then what has come of the next.
+    /// The checked frames, then the received part of the next.
     room: Room,
     checked: u64,
     spare: Arc<SparePages>,
 }
 
-/// Content that came whole and was checked: a store need not hash it again.
+/// Content that arrived whole and is verified: a store need not hash it again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedContent {
     outline: Outline,
     bytes: Bytes,
 }
 
-/// A frame is not what it should be.
+/// A frame whose bytes do not match its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("frame {frame} of {id} is not what its hash says")]
 pub struct CorruptFrame {
-    /// Which frame, from 0.
+    /// The frame's number, from 0.
     pub frame: u64,
-    /// Of which content.
+    /// The content of the frame.
     pub id: ContentId,
 }
 
 impl Arrival {
-    /// Nothing has come yet. No memory is taken before bytes come.
+    /// Creates an empty arrival, which takes no memory before bytes arrive.
     #[must_use]
     pub fn new(outline: Outline) -> Self {
         Self::with_spare(outline, Arc::new(SparePages::new(0)))
     }
 
-    /// The same, in pages that content left behind where there are any.
+    /// Creates an empty arrival that reuses spare pages if there are any.
     pub(crate) fn with_spare(outline: Outline, spare: Arc<SparePages>) -> Self {
         let (room, checked) = (Room::new(outline.length(), &spare), 0);
         Self {
@@ -57,28 +57,28 @@ impl Arrival {
         }
     }
 
-    /// What is awaited.
+    /// Returns the outline of the content.
     #[must_use]
     pub fn outline(&self) -> &Outline {
         &self.outline
     }
 
-    /// The number of the first frame that is not here.
+    /// Returns the number of the first frame that is not checked yet.
     #[must_use]
     pub fn next_frame(&self) -> u64 {
         self.checked / FRAME_BYTES as u64
     }
 
-    /// Bytes that are still to come.
+    /// Returns the number of missing bytes.
     #[must_use]
     pub fn missing(&self) -> u64 {
         self.outline.length() - self.room.filled().len() as u64
     }
 
-    /// Whether everything is here and checked.
+    /// Returns whether all frames have arrived and are checked.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        // Nothing is content too, and its id has to be right.
+        // Empty content is content too, and its id must match.
         let right = self.checked > 0 || self.outline.matches(0, &[]);
         self.checked == self.outline.length() && right
     }
@@ -86,10 +86,10 @@ impl Arrival {
     /// Takes the next bytes in order.
     ///
     /// # Errors
-    /// [`CorruptFrame`] for the frame that they complete; of it nothing is kept.
+    /// [`CorruptFrame`] for the frame that the bytes complete; the arrival drops that frame.
     ///
     /// # Panics
-    /// If more comes than is missing: whoever reads knows how much that is.
+    /// If there are more bytes than are missing; see [`Arrival::missing`].
     pub fn take(&mut self, mut bytes: &[u8]) -> Result<(), CorruptFrame> {
         assert!(
             bytes.len() as u64 <= self.missing(),
@@ -109,8 +109,8 @@ impl Arrival {
         Ok(())
     }
 
-    /// The frames that are missing, each with the room it comes to; what came of a frame that is
-    /// not whole is let go. None where content is so short that [`Arrival::take`] does.
+    /// Iterates over the missing frames, each with the memory for its bytes; drops the received
+    /// part of an incomplete frame. Short content has no such frames: use [`Arrival::take`] for it.
     pub fn frames(&mut self) -> impl Iterator<Item = Frame<'_>> {
         self.interrupted();
         let (first, outline) = (self.next_frame(), &self.outline);
@@ -123,10 +123,10 @@ impl Arrival {
         })
     }
 
-    /// Keeps a frame of [`Arrival::frames`] that was read and is right.
+    /// Keeps a checked frame of [`Arrival::frames`].
     ///
     /// # Panics
-    /// If it is not the next one of this content.
+    /// If it is not the next frame of this content.
     pub fn on_checked(&mut self, frame: CheckedFrame) {
         let CheckedFrame { index, id } = frame;
         assert!(
@@ -139,11 +139,12 @@ impl Arrival {
         self.checked += length;
     }
 
-    /// Another party states another length. The hashes of the frames bind how many there are, and
-    /// the last frame how long it is: until it has come, the length is somebody's word.
+    /// Replaces the stated length by another party's. The hashes of the frames determine their
+    /// number, and the last frame determines its length: until it arrives, the length is only a
+    /// claim.
     ///
     /// # Errors
-    /// [`OutlineError`] if content of that length has not as many frames.
+    /// [`OutlineError`] if content of that length has another number of frames.
     pub fn restate(&mut self, length: u64) -> Result<(), OutlineError> {
         self.interrupted();
         let (id, frames) = (self.outline.id(), self.outline.frames().to_vec());
@@ -155,12 +156,12 @@ impl Arrival {
         Ok(())
     }
 
-    /// The connection broke: what has come of a frame that is not whole is let go.
+    /// Drops the received part of an incomplete frame, because its connection broke.
     pub fn interrupted(&mut self) {
         self.room.truncate(self.checked as usize);
     }
 
-    /// The content; none where something is missing.
+    /// Returns the content, or `None` if a part is missing.
     #[must_use]
     pub fn finish(self) -> Option<VerifiedContent> {
         self.is_complete().then(|| VerifiedContent {
@@ -181,18 +182,18 @@ impl Arrival {
     }
 }
 
-/// A frame on its way to where it stays.
+/// A frame in transfer to its final memory.
 #[derive(Debug)]
 pub struct Frame<'a> {
     outline: &'a Outline,
     index: u64,
-    /// Where the bytes go that have not come.
+    /// The memory of the missing bytes.
     room: &'a mut [u8],
-    /// Of those that have.
+    /// The hash state of the received bytes.
     hasher: blake3::Hasher,
 }
 
-/// A frame that is what its hash says.
+/// A frame that matches its hash.
 #[derive(Debug)]
 pub struct CheckedFrame {
     index: u64,
@@ -200,28 +201,28 @@ pub struct CheckedFrame {
 }
 
 impl Frame<'_> {
-    /// How many of its bytes have not come.
+    /// Returns the number of missing bytes.
     #[must_use]
     pub fn missing(&self) -> usize {
         self.room.len()
     }
 
-    /// Takes its next bytes: they are hashed where they are, which should be the processor's
-    /// cache, by 16 KiB and more at a time, so that all lanes of its vectors are full; `copy`
-    /// brings them to where they stay.
+    /// Takes the frame's next bytes. It hashes them where they are, which should be the processor's
+    /// cache: pass at least 16 KiB at a time to fill all lanes of its vectors. `copy` must copy
+    /// them to the given memory.
     ///
     /// # Panics
-    /// If more comes than is missing: whoever reads knows how much that is.
+    /// If there are more bytes than are missing; see [`Frame::missing`].
     pub fn take(&mut self, bytes: &[u8], copy: impl FnOnce(&mut [u8], &[u8])) {
         self.hasher.update(bytes);
         let room = self.room.split_off_mut(..bytes.len());
         copy(room.expect("no more than is missing is read"), bytes);
     }
 
-    /// Checks what has come.
+    /// Checks the received frame.
     ///
     /// # Errors
-    /// [`CorruptFrame`] if it is something else, or not all.
+    /// [`CorruptFrame`] if the frame is incomplete or does not match its hash.
     pub fn check(self) -> Result<CheckedFrame, CorruptFrame> {
         let (index, id) = (self.index, self.outline.id());
         let is_whole = self.room.is_empty();
@@ -233,13 +234,13 @@ impl Frame<'_> {
 }
 
 impl VerifiedContent {
-    /// Its id.
+    /// Returns the content's id.
     #[must_use]
     pub fn id(&self) -> ContentId {
         self.outline.id()
     }
 
-    /// The bytes.
+    /// Returns the content's bytes.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes

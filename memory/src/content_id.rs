@@ -1,7 +1,7 @@
-//! The name of a run of bytes: its BLAKE3 hash.
+//! The id of a run of bytes: its BLAKE3 hash.
 //!
-//! Whoever holds the id can check the bytes, whoever sent them, so an id is also the proof that a
-//! transfer arrived whole.
+//! Anyone with the id can check the bytes, no matter which peer sent them, so an id also proves
+//! that a transfer arrived whole.
 
 use std::fmt;
 use std::io;
@@ -10,64 +10,64 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use thiserror::Error;
 
-/// A BLAKE3 hash of some bytes, shown as 64 lowercase hexadecimal digits.
+/// A BLAKE3 hash of some bytes, displayed as 64 lowercase hexadecimal digits.
 ///
 /// In formats for people (JSON) it is that text; in binary formats it is the 32 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContentId([u8; ContentId::BYTES]);
 
-/// Why a text is no content id.
+/// Why a text is not a content id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ContentIdError {
     /// The text has the wrong length.
     #[error("a content id has 64 hexadecimal digits, not {found}")]
     Length {
-        /// Bytes in the text.
+        /// The length of the text in bytes.
         found: usize,
     },
-    /// The text has a character that is no hexadecimal digit.
+    /// The text has a character that is not a hexadecimal digit.
     #[error("a content id has only hexadecimal digits, not {found:?} at {index}")]
     Digit {
-        /// The offending character.
+        /// The first such character.
         found: char,
-        /// Its place in the text, in bytes from the start.
+        /// Its offset in the text, in bytes.
         index: usize,
     },
 }
 
 impl ContentId {
-    /// Length of an id in bytes.
+    /// The length of an id in bytes.
     pub const BYTES: usize = 32;
 
-    /// The id of `bytes`.
+    /// Computes the id of `bytes`.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         Self(*blake3::hash(bytes).as_bytes())
     }
 
-    /// The id of what a reader gives, which is never in memory as a whole.
+    /// Computes the id of a reader's bytes without holding all of them in memory.
     ///
     /// # Errors
-    /// That of the reader.
+    /// The reader's error.
     pub fn of_reader(reader: impl io::Read) -> io::Result<Self> {
         let mut hasher = blake3::Hasher::new();
         hasher.update_reader(reader)?;
         Ok(Self(*hasher.finalize().as_bytes()))
     }
 
-    /// An id from its 32 bytes, as another party stated them.
+    /// Creates an id from its 32 bytes, for example as another party stated them.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; Self::BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// The 32 bytes.
+    /// Returns the 32 bytes.
     #[must_use]
     pub const fn as_bytes(&self) -> &[u8; Self::BYTES] {
         &self.0
     }
 
-    /// The first ten hexadecimal digits: enough for a person to tell ids apart.
+    /// Returns the first ten hexadecimal digits: enough for a person to tell ids apart.
     #[must_use]
     pub fn short(&self) -> String {
         hex::encode(&self.0[..5])

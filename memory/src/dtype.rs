@@ -1,8 +1,8 @@
 //! The element types of ONNX.
 //!
-//! Strings are left out: their size is not known from the shape, so they can neither be checked
-//! before allocation nor addressed by place. Types narrower than a byte are packed, low bits first,
-//! as ONNX does.
+//! Strings are not included: a shape does not determine their size, so code can neither check them
+//! before allocation nor address them by index. Types narrower than a byte are packed, low bits
+//! first, as in ONNX.
 
 use std::fmt;
 use std::str::FromStr;
@@ -67,19 +67,19 @@ pub enum DType {
     I2,
 }
 
-/// Why a number or a name is no element type souk knows.
+/// Why a number or a name is not a known element type.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DTypeError {
-    /// ONNX's string type: it has no fixed size.
+    /// The type is ONNX's string type, which has no fixed size.
     #[error("string tensors are not supported: their size is not known from the shape")]
     Strings,
-    /// A number that is no `TensorProto.DataType` of ONNX 1.23.
+    /// The number is not a known `TensorProto.DataType` of ONNX 1.23.
     #[error("{code} is no ONNX element type")]
     Code {
         /// The number found.
         code: i32,
     },
-    /// A name that is none of souk's.
+    /// The name is not a known element type.
     #[error("{name:?} is no element type")]
     Name {
         /// The name found.
@@ -87,7 +87,7 @@ pub enum DTypeError {
     },
 }
 
-/// One row a type: the type, ONNX's number for it, its name, its size in bits.
+/// One row for each type: the type, ONNX's number for it, its name, its size in bits.
 const TABLE: [(DType, i32, &str, usize); 25] = [
     (DType::F32, 1, "f32", 32),
     (DType::U8, 2, "u8", 8),
@@ -120,18 +120,18 @@ const TABLE: [(DType, i32, &str, usize); 25] = [
 const ONNX_STRING: i32 = 8;
 
 impl DType {
-    /// Every element type.
+    /// Iterates over all element types.
     pub fn all() -> impl Iterator<Item = Self> {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// ONNX's number for this type (`TensorProto.DataType`).
+    /// Returns ONNX's number for this type (`TensorProto.DataType`).
     #[must_use]
     pub fn onnx_code(self) -> i32 {
         self.row().1
     }
 
-    /// The type of ONNX's number `code`.
+    /// Returns the type with ONNX's number `code`.
     ///
     /// # Errors
     /// [`DTypeError::Strings`] for strings, [`DTypeError::Code`] for an unknown number.
@@ -143,25 +143,25 @@ impl DType {
         }
     }
 
-    /// Short name, such as `f32`, `bf16` or `i64`.
+    /// Returns the short name, such as `f32`, `bf16` or `i64`.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.row().2
     }
 
-    /// Size of one element in bits: 2 to 128.
+    /// Returns the size of one element in bits: 2 to 128.
     #[must_use]
     pub fn bits(self) -> usize {
         self.row().3
     }
 
-    /// Size of one element in bytes; `None` for types packed several to a byte.
+    /// Returns the size of one element in bytes; `None` for types packed several to a byte.
     #[must_use]
     pub fn bytes(self) -> Option<usize> {
         self.bits().is_multiple_of(8).then(|| self.bits() / 8)
     }
 
-    /// Bytes that `count` elements take, packed; `None` beyond `usize`.
+    /// Returns the bytes that `count` elements take, packed; `None` beyond `usize`.
     #[must_use]
     pub fn byte_length(self, count: usize) -> Option<usize> {
         match self.bytes() {
@@ -170,7 +170,7 @@ impl DType {
         }
     }
 
-    /// Whether this is a floating-point type.
+    /// Returns whether this is a floating-point type.
     #[must_use]
     pub fn is_float(self) -> bool {
         self.name().starts_with('f') || self == Self::Bf16

@@ -1,20 +1,20 @@
-//! Rust types that stand for element types, and the 16-bit floats Rust lacks.
+//! Rust types for element types, including the 16-bit floats that Rust lacks.
 
 use bytemuck::{Pod, Zeroable};
 
 use crate::DType;
 
-/// A Rust type whose values lie in a tensor's bytes as they are.
+/// A Rust type with the same representation as the elements in a tensor's bytes.
 ///
-/// Sealed: the list is the one of this module. `bool` is not on it, since a byte other than 0 and 1
-/// is no `bool`; tensors of [`DType::Bool`] are read as `u8` by [`crate::Tensor::to_bools`].
+/// It is sealed: only this module implements it. `bool` does not, because a byte other than 0 and 1
+/// is not a `bool`; [`crate::Tensor::to_bools`] reads tensors of [`DType::Bool`].
 pub trait Element: Pod + Send + Sync + private::Seal {
-    /// The element type this stands for.
+    /// The element type of this Rust type.
     const DTYPE: DType;
 }
 
 mod private {
-    /// Keeps [`super::Element`] to the types of this module.
+    /// Restricts [`super::Element`] to the types of this module.
     pub trait Seal {}
 }
 
@@ -33,18 +33,18 @@ elements! {
     u8 => U8, u16 => U16, u32 => U32, u64 => U64,
 }
 
-/// A 16-bit IEEE float, kept as its bits.
+/// A 16-bit IEEE float, stored as its bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct F16(pub u16);
 
-/// A bfloat16: the upper half of a 32-bit float, kept as its bits.
+/// A bfloat16: the upper half of a 32-bit float, stored as its bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(transparent)]
 pub struct Bf16(pub u16);
 
 impl F16 {
-    /// The nearest 16-bit float, ties to even; overflow gives infinity, NaN stays NaN.
+    /// Returns the nearest 16-bit float, ties to even; overflow gives infinity, NaN stays NaN.
     #[must_use]
     pub fn from_f32(value: f32) -> Self {
         let bits = value.to_bits();
@@ -63,7 +63,7 @@ impl F16 {
         Self(sign | half as u16)
     }
 
-    /// The same value as a 32-bit float: always exact.
+    /// Returns the exact value as a 32-bit float.
     #[must_use]
     pub fn to_f32(self) -> f32 {
         let sign = u32::from(self.0 & 0x8000) << 16;
@@ -79,7 +79,7 @@ impl F16 {
 }
 
 impl Bf16 {
-    /// The nearest bfloat16, ties to even; NaN stays NaN.
+    /// Returns the nearest bfloat16, ties to even; NaN stays NaN.
     #[must_use]
     pub fn from_f32(value: f32) -> Self {
         let bits = value.to_bits();
@@ -89,14 +89,14 @@ impl Bf16 {
         Self(rounded_shift(bits, 16) as u16)
     }
 
-    /// The same value as a 32-bit float: always exact.
+    /// Returns the exact value as a 32-bit float.
     #[must_use]
     pub fn to_f32(self) -> f32 {
         f32::from_bits(u32::from(self.0) << 16)
     }
 }
 
-/// `value >> shift`, rounded to nearest with ties to even; `shift` is 1 to 31.
+/// Computes `value >> shift`, rounded to nearest with ties to even; `shift` is 1 to 31.
 fn rounded_shift(value: u32, shift: u32) -> u32 {
     let kept = value >> shift;
     let lost = value & ((1 << shift) - 1);

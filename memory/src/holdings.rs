@@ -1,16 +1,16 @@
-//! Who holds what: every piece of content by handle, the places that have a copy, and what must be
-//! copied or dropped so that it is where it is wanted.
+//! The bookkeeping of copies: every piece of content by handle, the places that have a copy, and
+//! the copies to make or drop so that content is where it is needed.
 //!
-//! Pure bookkeeping: nothing is moved here. Each change leaves [`Step`]s that the owner carries out
-//! in order, those of a refused change included, since room may have been made before it was seen
-//! that there is not enough. A copy counts as held from the moment its step is given out.
+//! This module moves no bytes. Each change leaves [`Step`]s that the owner must carry out in order,
+//! even if the change was refused, because evictions may come before the refusal. A copy counts as
+//! held from the moment that the owner takes its step.
 //!
-//! When a place is full, the copy goes that is cheapest to bring back for the room it gives, by
-//! GreedyDual-Size: a copy's worth is that price plus what the pool had reached when it was last
-//! used, so that what nobody uses sinks. The only copy of something moves a place down (device,
-//! host, disk) rather than vanish.
+//! In a full place, the copy goes whose return costs least for the space that it frees, by
+//! GreedyDual-Size: a copy's worth is that price plus the pool's level at its last use, so that the
+//! worth of unused copies sinks. The only copy of some content moves a place down (device, host,
+//! disk) and does not vanish.
 //!
-//! What is moved to or from disk or a device's own memory takes time and is not a step but a
+//! A transfer to or from disk or a device's own memory takes time; it is not a step but a
 //! [`Transit`].
 
 mod error;
@@ -29,47 +29,47 @@ pub use error::HoldError;
 pub use transit::Transit;
 use transit::Underway;
 
-/// A piece of content, whatever places it is in.
+/// A piece of content, in any number of places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(u64);
 
-/// Something to carry out.
+/// An action for the owner to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Copy it.
+    /// Copy content to another place.
     Copy {
-        /// What.
+        /// The content to copy.
         handle: Handle,
-        /// From a place that has it.
+        /// A place that has a copy.
         from: Place,
-        /// To a place that has room.
+        /// A place that has space for it.
         to: Place,
-        /// How much.
+        /// The length of the content in bytes.
         bytes: u64,
-        /// What the paths say it takes.
+        /// The time that the copy should take, according to the paths.
         expected: Duration,
     },
-    /// Forget the copy in a place.
+    /// Drop a copy.
     Drop {
-        /// What.
+        /// The content whose copy to drop.
         handle: Handle,
-        /// Where.
+        /// The place of the copy.
         place: Place,
-        /// How much room that gives.
+        /// The bytes that this frees.
         bytes: u64,
     },
 }
 
-/// The room of a place.
+/// The use of a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolUse {
-    /// Bytes that may be held.
+    /// Bytes that the place may hold.
     pub limit: u64,
-    /// Bytes held.
+    /// Bytes that it holds.
     pub used: u64,
-    /// Copies held.
+    /// Copies that it holds.
     pub copies: usize,
-    /// The most bytes held at a time.
+    /// The most bytes that it has held at a time.
     pub peak: u64,
 }
 
@@ -78,14 +78,14 @@ struct Pool {
     limit: u64,
     used: u64,
     peak: u64,
-    /// Worth of the copy that was evicted last.
+    /// The worth of the copy that was evicted last.
     level: f64,
     handles: BTreeSet<Handle>,
-    /// The same by what they cost to bring back, those used longest ago first.
+    /// The same copies by their cost to bring back, those used longest ago first.
     alike: BTreeMap<Kin, BTreeMap<u64, Handle>>,
 }
 
-/// What decides how much it costs to bring a copy back.
+/// The facts that determine how much it costs to bring a copy back.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kin {
     bytes: u64,
@@ -103,9 +103,9 @@ struct Holding {
 #[derive(Clone, Copy, Debug, Default)]
 struct CopyState {
     pins: u32,
-    /// Moves under way that read it.
+    /// The transfers in progress that read the copy.
     moving: u32,
-    /// The pool's level when it was last used.
+    /// The pool's level at the last use of the copy.
     level: f64,
     used: u64,
 }
@@ -118,10 +118,10 @@ pub struct Holdings {
     pools: BTreeMap<Place, Pool>,
     paths: Paths,
     steps: Vec<Step>,
-    /// Places that the owner moves content to and from.
+    /// Places that the owner fills and reads by its own transfers.
     own: BTreeSet<Place>,
     underway: BTreeMap<u64, Underway>,
-    /// The move that was begun last, until it is taken.
+    /// The transfer begun last, until the owner takes it.
     started: Option<Transit>,
     transits: u64,
     handles: u64,
@@ -129,7 +129,7 @@ pub struct Holdings {
 }
 
 impl Holdings {
-    /// Nothing held, over these paths.
+    /// Creates empty bookkeeping over these paths.
     #[must_use]
     pub fn new(paths: Paths) -> Self {
         Self {
@@ -138,27 +138,27 @@ impl Holdings {
         }
     }
 
-    /// The paths, to declare and to learn.
+    /// Returns the paths, to declare more and to record transfers.
     pub fn paths_mut(&mut self) -> &mut Paths {
         &mut self.paths
     }
 
-    /// The paths.
+    /// Returns the paths.
     #[must_use]
     pub fn paths(&self) -> &Paths {
         &self.paths
     }
 
-    /// Sets the limit of a place; a lower one evicts what is over it.
+    /// Sets the limit of a place; a lower limit evicts copies beyond it.
     ///
     /// # Errors
-    /// [`HoldError::NoRoom`] if what is pinned is over the limit; the limit holds from then on.
+    /// [`HoldError::NoRoom`] if pinned copies exceed the limit, which applies nevertheless.
     pub fn set_limit(&mut self, place: Place, limit: u64) -> Result<(), HoldError> {
         self.pools.entry(place).or_default().limit = limit;
         self.make_room(place, 0)
     }
 
-    /// What a place holds.
+    /// Returns the use of a place.
     #[must_use]
     pub fn pool(&self, place: Place) -> PoolUse {
         let pool = self.pools.get(&place);
@@ -170,25 +170,25 @@ impl Holdings {
         })
     }
 
-    /// Pieces of content held anywhere.
+    /// Returns the number of pieces of content that any place holds.
     #[must_use]
     pub fn len(&self) -> usize {
         self.items.len()
     }
 
-    /// Whether nothing is held.
+    /// Returns whether no place holds content.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// What must be carried out, in order; it is given out once.
+    /// Takes the steps that the owner must carry out, in order.
     #[must_use = "a step that is not carried out makes the bookkeeping wrong"]
     pub fn take_steps(&mut self) -> Vec<Step> {
         std::mem::take(&mut self.steps)
     }
 
-    /// Makes room for new content at `place`.
+    /// Makes space for new content at `place`.
     ///
     /// # Errors
     /// [`HoldError::NoRoom`] or [`HoldError::NoPool`].
@@ -197,12 +197,12 @@ impl Holdings {
         Ok(self.insert(None, bytes, place))
     }
 
-    /// Takes up content that lies at `place` already. The same content is held once: its handle
-    /// gets one more reference.
+    /// Adds content that is already at `place`. If the content is held elsewhere, its handle gets
+    /// one more reference.
     ///
     /// # Errors
-    /// [`HoldError::NoRoom`], [`HoldError::NoPool`], or [`HoldError::Length`] if it is held with
-    /// another length.
+    /// [`HoldError::NoRoom`], [`HoldError::NoPool`], or [`HoldError::Length`] if the content is
+    /// held with another length.
     pub fn adopt(
         &mut self,
         content: ContentId,
@@ -236,20 +236,20 @@ impl Holdings {
         Ok(handle)
     }
 
-    /// The handle of some content, if it is held.
+    /// Returns the handle of some content, if it is held.
     #[must_use]
     pub fn find(&self, content: &ContentId) -> Option<Handle> {
         self.by_content.get(content).copied()
     }
 
-    /// Whether a place has a copy.
+    /// Returns whether a place has a copy.
     #[must_use]
     pub fn holds(&self, handle: Handle, place: Place) -> bool {
         let item = self.items.get(&handle);
         item.is_some_and(|item| item.copies.contains_key(&place))
     }
 
-    /// The places that have a copy.
+    /// Returns the places that have a copy.
     ///
     /// # Errors
     /// [`HoldError::Unknown`].
@@ -257,7 +257,7 @@ impl Holdings {
         Ok(self.item(handle)?.copies.keys().copied().collect())
     }
 
-    /// Bytes of a piece of content.
+    /// Returns the length of some content in bytes.
     ///
     /// # Errors
     /// [`HoldError::Unknown`].
@@ -265,11 +265,11 @@ impl Holdings {
         Ok(self.item(handle)?.bytes)
     }
 
-    /// Has a copy brought to `place` from where that is soonest.
+    /// Brings a copy to `place` by the fastest route from any place that has one.
     ///
     /// # Errors
-    /// [`HoldError::NoPath`] from all places that have it, [`HoldError::NoRoom`],
-    /// [`HoldError::Unknown`], or [`HoldError::Moving`] until the moves that it takes have ended.
+    /// [`HoldError::NoPath`] if no such place has a path to it, [`HoldError::NoRoom`],
+    /// [`HoldError::Unknown`], or [`HoldError::Moving`] until the necessary transfers have ended.
     pub fn ensure_on(&mut self, handle: Handle, place: Place) -> Result<(), HoldError> {
         if self.holds(handle, place) {
             self.touch(handle, place);
@@ -293,12 +293,12 @@ impl Holdings {
                 self.room_beside(handle, from, hop.to)?;
                 return Err(self.begin(handle, hop, bytes));
             }
-            // The way there is by a memory that the next hop leaves.
+            // The route goes over a memory from which the next hop starts.
             self.copy(handle, from, hop.to, route.time)?;
         }
     }
 
-    /// A copy that the owner of the steps makes at once.
+    /// Adds a step that copies content.
     fn copy(
         &mut self,
         handle: Handle,
@@ -319,7 +319,7 @@ impl Holdings {
         Ok(())
     }
 
-    /// Room for a copy of what lies at `from`, which must outlast the making of it.
+    /// Makes space for a copy of content at `from`, without evicting that source.
     fn room_beside(&mut self, handle: Handle, from: Place, to: Place) -> Result<(), HoldError> {
         let bytes = self.bytes(handle)?;
         self.copy_mut(handle, from)?.pins += 1;
@@ -328,7 +328,7 @@ impl Holdings {
         room
     }
 
-    /// Keeps a copy where it is until [`Holdings::unpin`] was called as often.
+    /// Keeps a copy in place until you have called [`Holdings::unpin`] as often.
     ///
     /// # Errors
     /// [`HoldError::Unknown`] or [`HoldError::Absent`].
@@ -337,7 +337,7 @@ impl Holdings {
         Ok(())
     }
 
-    /// Takes back one [`Holdings::pin`].
+    /// Reverts one [`Holdings::pin`].
     ///
     /// # Errors
     /// [`HoldError::Unknown`] or [`HoldError::Absent`].
@@ -351,10 +351,10 @@ impl Holdings {
         Ok(())
     }
 
-    /// Gives up one reference; with the last one every copy goes.
+    /// Drops one reference; with the last one, every copy goes.
     ///
     /// # Errors
-    /// [`HoldError::Pinned`] if the last reference goes while a copy is in use.
+    /// [`HoldError::Pinned`] if this is the last reference and a copy is in use.
     pub fn release(&mut self, handle: Handle) -> Result<(), HoldError> {
         let item = self.items.get_mut(&handle);
         let item = item.filter(|item| item.references > 0);
@@ -371,7 +371,7 @@ impl Holdings {
         }
         let content = item.content.take();
         content.map(|content| self.by_content.remove(&content));
-        // What is on its way goes when that has ended.
+        // If the content is in transfer, it goes when the transfer has ended.
         if !self.is_on_its_way(handle) {
             self.forget(handle);
         }
@@ -388,7 +388,8 @@ impl Holdings {
         self.items.remove(&handle);
     }
 
-    /// A copy is gone: its device failed, its file is damaged, its peer left.
+    /// Records the loss of a copy, for example because its device failed, its file is damaged or
+    /// its peer left.
     ///
     /// # Errors
     /// [`HoldError::Unknown`] or [`HoldError::Absent`].
@@ -400,29 +401,29 @@ impl Holdings {
         Ok(())
     }
 
-    /// What has a copy at `place`.
+    /// Returns the content that has a copy at `place`.
     #[must_use]
     pub fn handles_at(&self, place: Place) -> Vec<Handle> {
         let pool = self.pools.get(&place);
         pool.map_or_else(Vec::new, |pool| pool.handles.iter().copied().collect())
     }
 
-    /// The place from which `to` is reached soonest, and how: not over a place that could not
-    /// hold it, such as one that was lost.
+    /// Returns the place from which the content reaches `to` fastest, and the route. The route
+    /// avoids places that could not hold the content, such as a lost device.
     fn source(&self, handle: Handle, to: Place) -> Result<(Place, Route), HoldError> {
         let item = self.item(handle)?;
         let takes = |place: Place| match self.pools.get(&place) {
             Some(pool) => pool.limit >= item.bytes,
             None => true,
         };
-        // What a peer has is fetched by the owner, not moved from here.
+        // The owner fetches content from peers; it is not copied from here.
         let here = item.copies.keys();
         let here = here.filter(|from| !matches!(from, Place::Peer(_)));
         let routed = here.filter_map(|&from| {
             let route = self.paths.route_through(&takes, [from, to], item.bytes)?;
             Some((from, route))
         });
-        // Of equal times the one with a copy nearest.
+        // If times are equal, it takes the nearest copy.
         let soonest = routed.min_by_key(|(_, route)| (route.time, route.hops.len()));
         soonest.ok_or(HoldError::NoPath { handle, to })
     }
@@ -452,7 +453,7 @@ impl Holdings {
         self.copy_mut_of_any(handle, place)
     }
 
-    /// A copy of what is held, or leaves when its moves have ended.
+    /// Returns a copy of held content, or of content that leaves when its transfers have ended.
     fn copy_mut_of_any(
         &mut self,
         handle: Handle,

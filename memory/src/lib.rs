@@ -1,9 +1,9 @@
 //! Tensors, content ids, tensor files and the content-addressed store.
 //!
-//! Everything souk moves between devices and peers is a run of bytes named by its BLAKE3 hash, so
-//! nothing is sent, stored or computed twice and nothing arrives changed. Which places have a copy,
-//! and what brings one where it is wanted soonest, is kept by [`holdings`] over [`paths`];
-//! [`space`] moves the bytes. This crate knows neither devices, nor money, nor the network.
+//! Content that souk moves between devices and peers is a run of bytes named by its BLAKE3 hash, so
+//! souk need not send, store or compute anything twice, and detects every change. [`holdings`]
+//! records which places have a copy and finds the fastest route for a new one over [`paths`];
+//! [`space`] moves the bytes. This crate does not know devices, money or the network.
 //!
 //! ```
 //! use souk_memory::{ContentId, Store, Tensor};

@@ -1,8 +1,9 @@
-//! NumPy's `.npy` files: how tensors come from people and go back to them.
+//! NumPy's `.npy` files, from which people provide tensors and to which they save them.
 //!
-//! Versions 1 to 3, either byte order, C or Fortran order. Written files are version 1.0 in
-//! little-endian C order with the header padded to 64 bytes, exactly as NumPy writes them. Types
-//! NumPy lacks (`bf16`, 8-bit and packed ones) cannot be written; `.safetensors` has some of them.
+//! The module reads versions 1 to 3, either byte order, and C or Fortran order. It writes version
+//! 1.0 in little-endian C order with the header padded to 64 bytes, exactly as NumPy does. It
+//! cannot write types that NumPy lacks (`bf16`, 8-bit floats and packed types); `.safetensors` has
+//! some of them.
 
 mod header;
 mod texts;
@@ -14,41 +15,41 @@ use crate::{DType, Shape, Tensor, TensorError};
 use header::Header;
 pub use texts::{Texts, read_texts};
 
-/// Why a file is no tensor, or a tensor no file.
+/// Why a file is not a tensor, or a tensor has no file.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NpyError {
     /// The file does not begin as `.npy` files do.
     #[error("not a .npy file: it does not begin with \\x93NUMPY")]
     Magic,
-    /// A version this code does not know.
+    /// The version is not supported.
     #[error(".npy version {major}.{minor} is not known: 1.0, 2.0 and 3.0 are")]
     Version {
-        /// Major version found.
+        /// The major version.
         major: u8,
-        /// Minor version found.
+        /// The minor version.
         minor: u8,
     },
     /// The file ends inside its header.
     #[error("the .npy header is cut short: expected {expected} bytes, found {found}")]
     HeaderCut {
-        /// Bytes the header takes.
+        /// The length of the header in bytes.
         expected: usize,
-        /// Bytes in the file.
+        /// The length of the file in bytes.
         found: usize,
     },
-    /// The header is no dictionary as NumPy writes it.
+    /// The header is not a dictionary as NumPy writes it.
     #[error("the .npy header cannot be read: {reason}")]
     Header {
-        /// What is wrong.
+        /// The fault in the header.
         reason: &'static str,
     },
-    /// A text that is none.
+    /// An element is not valid text.
     #[error("element {element} of the .npy file is no text")]
     Text {
-        /// Its place in the order of the file.
+        /// The element's index in the order of the file.
         element: usize,
     },
-    /// An element type that is not supported.
+    /// The element type is not supported.
     #[error("the .npy element type {descr:?} is not supported")]
     Descr {
         /// NumPy's name of the type.
@@ -60,16 +61,16 @@ pub enum NpyError {
          elements, found {found}"
     )]
     Length {
-        /// Element type.
+        /// The element type in the header.
         dtype: DType,
-        /// Shape stated.
+        /// The shape in the header.
         shape: Shape,
-        /// Bytes of elements expected.
+        /// The bytes of elements that they need.
         expected: usize,
-        /// Bytes of elements found.
+        /// The bytes of elements in the file.
         found: usize,
     },
-    /// The shape or the elements are refused.
+    /// The shape or the elements are not valid.
     #[error("the .npy file holds no tensor: {0}")]
     Tensor(#[from] TensorError),
     /// NumPy has no such element type.
@@ -80,10 +81,10 @@ pub enum NpyError {
     },
 }
 
-/// Reads a file's bytes. Little-endian C-order elements are shared with `file`, not copied.
+/// Reads a file's bytes. Little-endian C-order elements share the memory of `file`.
 ///
 /// # Errors
-/// [`NpyError`], naming expected and found sizes where they differ.
+/// [`NpyError`], with the expected and actual sizes if they differ.
 pub fn read(file: &Bytes) -> Result<Tensor, NpyError> {
     let (header, start) = Header::read(file)?;
     let shape = Shape::new(header.dims.clone()).map_err(TensorError::from)?;
@@ -111,10 +112,10 @@ pub fn read(file: &Bytes) -> Result<Tensor, NpyError> {
     Ok(Tensor::new(header.dtype, shape, elements)?)
 }
 
-/// The file of a tensor.
+/// Builds the file of a tensor.
 ///
 /// # Errors
-/// [`NpyError::Unwritable`] for types NumPy lacks.
+/// [`NpyError::Unwritable`] for types that NumPy lacks.
 pub fn write(tensor: &Tensor) -> Result<Bytes, NpyError> {
     let header = header(tensor)?;
     let mut file = BytesMut::with_capacity(header.len() + tensor.bytes().len());
@@ -123,22 +124,22 @@ pub fn write(tensor: &Tensor) -> Result<Bytes, NpyError> {
     Ok(file.freeze())
 }
 
-/// What comes before a tensor's bytes in its file.
+/// Builds the header that precedes a tensor's bytes in its file.
 ///
 /// # Errors
-/// [`NpyError::Unwritable`] for types NumPy lacks.
+/// [`NpyError::Unwritable`] for types that NumPy lacks.
 pub fn header(tensor: &Tensor) -> Result<Bytes, NpyError> {
     Ok(Header::text(tensor)?.into())
 }
 
-/// Elements with the bytes of each number turned round; `size` is the number's.
+/// Reverses the bytes of each number; `size` is the number's length in bytes.
 fn swapped(elements: &Bytes, size: usize) -> Bytes {
     let mut turned = elements.to_vec();
     turned.chunks_exact_mut(size).for_each(<[u8]>::reverse);
     turned.into()
 }
 
-/// Elements in Fortran order brought into C order.
+/// Reorders elements from Fortran order to C order.
 fn c_order(elements: &Bytes, shape: &Shape, size: usize) -> Bytes {
     let mut strides = vec![0; shape.rank()];
     let mut stride = size;

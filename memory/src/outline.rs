@@ -1,9 +1,8 @@
 //! The hashes of a content's frames, which together make its id.
 //!
-//! BLAKE3 is a tree, and a frame of a power of two of bytes is one branch of it. Who has the hashes
-//! of all frames can tell that they belong to an id without having a byte of the content, and then
-//! checks each frame by itself: a wrong one is known by its number when it comes, and is the only
-//! one that must come again.
+//! BLAKE3 is a tree, and a frame of a power of two of bytes is one branch of it. With the hashes of
+//! all frames a receiver can verify that they belong to an id before it has a byte of the content.
+//! It can then check each frame alone: only a frame that does not match must be sent again.
 
 use blake3::Hasher;
 use blake3::hazmat::{self, HasherExt, Mode};
@@ -11,48 +10,49 @@ use thiserror::Error;
 
 use crate::ContentId;
 
-/// Bytes of a frame; the last may be shorter. A branch of BLAKE3's tree: a power of two.
+/// The bytes of a frame; the last may be shorter. They must be a power of two, so that a frame is a
+/// branch of BLAKE3's tree.
 pub const FRAME_BYTES: usize = 512 << 10;
 
-/// The hash of one frame, as it stands inside the tree.
+/// The hash of one frame, as in the tree.
 pub type FrameHash = [u8; 32];
 
-/// What content is made of: its id, its length, and the hashes of its frames.
+/// The structure of some content: its id, its length, and the hashes of its frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outline {
     id: ContentId,
     length: u64,
-    /// None where one frame holds everything: the id is its hash.
+    /// Empty if one frame holds the whole content, because the id is then its hash.
     frames: Vec<FrameHash>,
 }
 
-/// Why hashes are not those of an id's frames.
+/// Why hashes do not belong to an id.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum OutlineError {
-    /// Their number does not follow from the length.
+    /// Their number does not match the length.
     #[error("content {id} of {length} bytes has {expected} hashes of frames, not {found}")]
     Count {
-        /// The id.
+        /// The content's id.
         id: ContentId,
-        /// The length stated.
+        /// The stated length in bytes.
         length: u64,
-        /// Hashes that belong to it.
+        /// The number of hashes for that length.
         expected: u64,
-        /// Hashes given.
+        /// The number of hashes found.
         found: usize,
     },
-    /// They make another id.
+    /// They produce another id.
     #[error("the hashes given for the frames of {id} make {found}")]
     Changed {
-        /// The id.
+        /// The stated id.
         id: ContentId,
-        /// What they make.
+        /// The id that they produce.
         found: ContentId,
     },
 }
 
 impl Outline {
-    /// The outline of `bytes`: as much work as their id alone.
+    /// Computes the outline of `bytes`, at the cost of their id alone.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
         let length = bytes.len() as u64;
@@ -67,11 +67,11 @@ impl Outline {
         Self { id, length, frames }
     }
 
-    /// The outline that another party states for `id`, if its hashes make that id. Content of one
-    /// frame has no hashes; its length is the other party's word until the frame has come.
+    /// Creates the outline that another party states for `id`, if its hashes produce that id.
+    /// Content of one frame has no hashes; its length is only a claim until the frame arrives.
     ///
     /// # Errors
-    /// [`OutlineError`] where they do not.
+    /// [`OutlineError`] if the hashes do not match.
     pub fn stated(
         id: ContentId,
         length: u64,
@@ -96,32 +96,32 @@ impl Outline {
         Ok(Self { id, length, frames })
     }
 
-    /// The content's id.
+    /// Returns the content's id.
     #[must_use]
     pub fn id(&self) -> ContentId {
         self.id
     }
 
-    /// The content's length in bytes.
+    /// Returns the content's length in bytes.
     #[must_use]
     pub fn length(&self) -> u64 {
         self.length
     }
 
-    /// The hashes of its frames; none where one frame holds everything.
+    /// Returns the hashes of the frames; none if one frame holds the whole content.
     #[must_use]
     pub fn frames(&self) -> &[FrameHash] {
         &self.frames
     }
 
-    /// The length of a frame in bytes; 0 behind the end.
+    /// Returns the length of a frame in bytes; 0 beyond the end.
     #[must_use]
     pub fn frame_length(&self, index: u64) -> u64 {
         let start = index.saturating_mul(FRAME_BYTES as u64);
         self.length.saturating_sub(start).min(FRAME_BYTES as u64)
     }
 
-    /// Whether `bytes` are the frame with this number.
+    /// Returns whether `bytes` are the frame with this number.
     #[must_use]
     pub fn matches(&self, index: u64, bytes: &[u8]) -> bool {
         if bytes.len() as u64 != self.frame_length(index) {
@@ -133,7 +133,8 @@ impl Outline {
         }
     }
 
-    /// Whether what was hashed by [`hasher_of`] is the frame with this number, of several.
+    /// Returns whether the bytes fed to a hasher from [`hasher_of`] are the frame with this number.
+    /// The content must have several frames.
     pub(crate) fn is_frame(&self, index: u64, hasher: &Hasher) -> bool {
         let index = usize::try_from(index).ok();
         let frame = index.and_then(|index| self.frames.get(index));
@@ -141,7 +142,7 @@ impl Outline {
     }
 }
 
-/// How many hashes belong to content of this length.
+/// Returns the number of hashes for content of this length.
 fn hashes_of(length: u64) -> u64 {
     match length.div_ceil(FRAME_BYTES as u64) {
         0 | 1 => 0,
@@ -149,7 +150,7 @@ fn hashes_of(length: u64) -> u64 {
     }
 }
 
-/// What hashes the frame with this number.
+/// Creates the hasher for the frame with this number.
 pub(crate) fn hasher_of(index: u64) -> Hasher {
     let mut hasher = Hasher::new();
     hasher.set_input_offset(index * FRAME_BYTES as u64);
@@ -160,7 +161,7 @@ fn hash_of(index: usize, frame: &[u8]) -> FrameHash {
     hasher_of(index as u64).update(frame).finalize_non_root()
 }
 
-/// The id that two frames or more make.
+/// Computes the id from the hashes of two or more frames.
 fn root(frames: &[FrameHash], length: u64) -> ContentId {
     let (left, right) = halves(frames, length);
     let hash = hazmat::merge_subtrees_root(&left, &right, Mode::Hash);
@@ -177,7 +178,8 @@ fn branch(frames: &[FrameHash], length: u64) -> FrameHash {
     }
 }
 
-/// The hashes of the two branches under one: the left is the larger, a power of two.
+/// Computes the hashes of the two branches of a node; the left has a power of two of bytes and is
+/// the larger.
 fn halves(frames: &[FrameHash], length: u64) -> (FrameHash, FrameHash) {
     assert!(frames.len() > 1, "one frame has no branches");
     let left = hazmat::left_subtree_len(length);

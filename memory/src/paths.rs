@@ -1,8 +1,8 @@
-//! Ways between places, what each takes, and the best one for so many bytes.
+//! Paths between places, the time that each takes, and the best route for some number of bytes.
 //!
-//! A path's figures begin as declared and become what was measured: its latency and bandwidth are
-//! fitted to the transfers seen, the latest weighing most. A route may have several hops, so that a
-//! device without a path to another one is reached through the host.
+//! The figures of a path begin as declared and adapt to measurements: each transfer updates the fit
+//! of its latency and bandwidth, and the latest weigh most. A route can have several hops, so that
+//! a device reaches another one through the host.
 
 mod fit;
 
@@ -12,20 +12,20 @@ use std::time::Duration;
 use crate::place::Place;
 use fit::Fit;
 
-/// What a path runs over.
+/// The medium of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PathKind {
     /// Both places are the same memory, as on a system on a chip.
     Unified,
-    /// Both places are addresses of one process: a copy is a reference.
+    /// Both places are addresses of one process, so a copy is a reference.
     Shared,
     /// A direct link between accelerators, such as NVLink.
     NvLink,
     /// PCI Express, between peers or to the host.
     Pcie {
-        /// Generation.
+        /// The PCI Express generation.
         generation: u8,
-        /// Lanes.
+        /// The number of lanes.
         lanes: u8,
     },
     /// A copy by the host's processor.
@@ -36,73 +36,73 @@ pub enum PathKind {
     Network(NetworkKind),
 }
 
-/// Bytes that went over paths between memories, by what those run over.
+/// Bytes that went over paths between memories, by kind of path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathBytes {
-    /// [`PathKind::NvLink`].
+    /// Bytes over [`PathKind::NvLink`].
     pub nvlink: u64,
-    /// [`PathKind::Pcie`].
+    /// Bytes over [`PathKind::Pcie`].
     pub pcie: u64,
-    /// [`PathKind::HostCopy`].
+    /// Bytes over [`PathKind::HostCopy`].
     pub host: u64,
-    /// [`PathKind::Unified`], where nothing needs to move.
+    /// Bytes over [`PathKind::Unified`], which need not move.
     pub unified: u64,
-    /// [`PathKind::Shared`], where nothing moves.
+    /// Bytes over [`PathKind::Shared`], which do not move.
     pub shared: u64,
 }
 
-/// How a peer is reached.
+/// The kind of connection to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NetworkKind {
     /// A TCP connection.
     Tcp,
     /// A QUIC connection.
     Quic,
-    /// Through another peer.
+    /// A connection through another peer.
     Relay,
 }
 
-/// One way from a place to another.
+/// A path from one place to another.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Path {
-    /// What it runs over.
+    /// The medium of the path.
     pub kind: PathKind,
-    /// Time before the first byte arrives.
+    /// The time before the first byte arrives.
     pub latency: Duration,
-    /// Bytes a second after that.
+    /// Bytes per second after that.
     pub bytes_per_second: f64,
 }
 
-/// A path taken.
+/// One path of a route.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Hop {
-    /// Where it leaves.
+    /// The place where it begins.
     pub from: Place,
-    /// Where it arrives.
+    /// The place where it ends.
     pub to: Place,
-    /// What it runs over.
+    /// The medium of the path.
     pub kind: PathKind,
 }
 
-/// A way over one or several paths.
+/// A route over one or several paths.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Route {
-    /// Its hops in order; none where both ends are one place.
+    /// Its hops in order; empty if both ends are one place.
     pub hops: Vec<Hop>,
-    /// The time it takes: each hop begins when the one before has ended.
+    /// The time that it takes: each hop begins when the one before has ended.
     pub time: Duration,
 }
 
-/// How many times as long as believed is far longer.
+/// A transfer that takes more than this many times the expected time is an outlier.
 const FAR: u32 = 4;
-/// Transfers in a row that are believed, however long they took.
+/// Outliers in a row after which a path takes them into its figures.
 const BELIEVED: u8 = 3;
 
 #[derive(Clone, Debug)]
 struct KnownPath {
     path: Path,
     fit: Fit,
-    /// The last transfers, in a row, that took far longer than believed.
+    /// The number of last transfers in a row that were outliers.
     doubted: u8,
 }
 
@@ -113,7 +113,8 @@ pub struct Paths {
 }
 
 impl PathBytes {
-    /// Counts bytes that went over one path; files and the network have counts of their own.
+    /// Counts bytes that went over one path, unless its kind is a file or the network, which have
+    /// other counts.
     pub fn add(&mut self, kind: PathKind, bytes: u64) {
         let count = match kind {
             PathKind::NvLink => &mut self.nvlink,
@@ -126,7 +127,7 @@ impl PathBytes {
         *count += bytes;
     }
 
-    /// What was counted since.
+    /// Returns the bytes counted since `before`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -140,7 +141,7 @@ impl PathBytes {
 }
 
 impl Path {
-    /// The time that `bytes` take over it. Nothing moves where both ends are one memory.
+    /// Returns the time that `bytes` take over the path; zero if both ends are one memory.
     #[must_use]
     pub fn time(&self, bytes: u64) -> Duration {
         if matches!(self.kind, PathKind::Unified | PathKind::Shared) {
@@ -153,7 +154,7 @@ impl Path {
 }
 
 impl Paths {
-    /// Adds a path, or sets the declared figures of one of that kind between these places.
+    /// Adds a path, or resets the figures of a path of that kind between these places.
     ///
     /// # Panics
     /// If the bandwidth is not a positive number.
@@ -169,15 +170,15 @@ impl Paths {
         });
     }
 
-    /// Adds a path both ways.
+    /// Adds a path in both directions.
     pub fn declare_both(&mut self, one: Place, other: Place, path: Path) {
         self.declare(one, other, path);
         self.declare(other, one, path);
     }
 
-    /// Takes in what a transfer over a path took. What was never declared is not learned. What took
-    /// far longer than is believed is believed when it comes three times in a row: whoever moved it
-    /// may have been held up, and a way that looks slow is not taken again.
+    /// Records the time that a transfer over a declared path took. An outlier counts only as the
+    /// third in a row: the thread that moved the bytes may have been delayed, and a path that looks
+    /// slow would not be used again.
     pub fn observe(&mut self, hop: Hop, bytes: u64, took: Duration) {
         let between = self.known.get_mut(&hop.from);
         let between = between.and_then(|onward| onward.get_mut(&hop.to));
@@ -201,7 +202,7 @@ impl Paths {
         }
     }
 
-    /// The path that carries `bytes` soonest, without a detour.
+    /// Returns the single path that carries `bytes` fastest.
     #[must_use]
     pub fn direct(&self, from: Place, to: Place, bytes: u64) -> Option<Path> {
         let between = self.known.get(&from)?.get(&to)?;
@@ -209,13 +210,13 @@ impl Paths {
         paths.min_by_key(|path| path.time(bytes))
     }
 
-    /// The soonest way for `bytes`; none where no path leads there.
+    /// Returns the fastest route for `bytes`, or `None` if no path leads there.
     #[must_use]
     pub fn route(&self, from: Place, to: Place, bytes: u64) -> Option<Route> {
         self.route_through(&|_| true, [from, to], bytes)
     }
 
-    /// The same, over places of which `takes` says that they take it.
+    /// Like [`Paths::route`], but only over places for which `takes` returns true.
     #[must_use]
     pub fn route_through(
         &self,

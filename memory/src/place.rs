@@ -1,40 +1,40 @@
-//! Where bytes can be: a device's memory, this host's, its disk, another peer.
+//! Where bytes can be: the memory of a device, of this host, its disk, another peer.
 //!
-//! Places are numbers here. What a number stands for, a GPU or a peer's key, is known to whoever
-//! handed it out.
+//! Places are numbers here. Only the code that assigned a number knows which GPU or which peer's
+//! key it stands for.
 
 use std::fmt;
 
-/// A device of this machine, numbered by the runtime.
+/// A device of this machine, as numbered by the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceIndex(pub u16);
 
-/// Another peer of the network, numbered by the node.
+/// A peer in the network, as numbered by the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerIndex(pub u32);
 
-/// Where a copy can lie.
+/// A location of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
-    /// Memory of a device.
+    /// The memory of a device.
     Device(DeviceIndex),
-    /// Memory of this process.
+    /// The memory of this process.
     Host,
     /// A folder of this machine.
     Disk,
-    /// Another peer, which serves it by content id.
+    /// Another peer, which serves content by its id.
     Peer(PeerIndex),
 }
 
 impl Place {
-    /// The device with this number.
+    /// Returns the place of the device with this number.
     #[must_use]
     pub fn device(index: u16) -> Self {
         Self::Device(DeviceIndex(index))
     }
 
-    /// Where the last copy goes when there is no room here; nowhere from disk, and what a peer
-    /// keeps is not ours to move.
+    /// Returns the place to which the last copy moves if this one is full: none below the disk, and
+    /// none below a peer, whose content this process does not move.
     #[must_use]
     pub fn below(self) -> Option<Self> {
         match self {

@@ -1,9 +1,9 @@
-//! What will probably be wanted next, by what was wanted before.
+//! Predicts the next contents from the order of earlier work.
 //!
-//! Work that comes again brings the same model: its weights are the larger part of what it reads,
-//! and between two of its turns others push them out of memory. What followed what is counted, so
-//! that whoever has time may bring back what usually comes next before it is asked for. A guess
-//! costs a transfer that nobody waits for, and decides nothing else.
+//! Repeated work needs the same model: its weights are most of the data that it reads, and between
+//! two runs other work can evict them. This module counts which work follows which, so that an idle
+//! node can bring back the likely next contents in advance. A wrong prediction costs only a
+//! transfer for which no caller waits.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,41 +11,41 @@ use serde::{Deserialize, Serialize};
 
 use crate::ContentId;
 
-/// Works remembered; beyond them the one that was seen longest ago is forgotten.
+/// The most works to remember; beyond them the one seen longest ago goes.
 pub const WORKS_MAX: usize = 256;
 
-/// Contents remembered of one work.
+/// The most contents to remember of one work.
 pub const CONTENTS_MAX: usize = 4096;
 
-/// Followers counted of one work; beyond them the rarest is forgotten.
+/// The most followers to count of one work; beyond them the rarest goes.
 const FOLLOWERS_MAX: usize = 8;
 
-/// Counts are halved when one of them reaches this: a new habit outgrows an old one.
+/// When a count reaches this, all counts are halved, so that a new pattern can outgrow an old one.
 const COUNT_MAX: u32 = 16;
 
-/// One in so many times has to have been followed by a work for it to be guessed.
+/// A follower is predicted if it followed at least one in this many times.
 const GUESSED_SHARE: u32 = 4;
 
-/// The order in which works came.
+/// The order of earlier works.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefetchPredictor {
-    /// By what names a work, its model for instance.
+    /// The works by the id that names each, for example that of its model.
     works: BTreeMap<ContentId, Work>,
-    /// When they came last, the longest ago first.
+    /// The works by their last run, the longest ago first.
     order: VecDeque<ContentId>,
 }
 
-/// What is known of one work.
+/// The record of one work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Work {
-    /// What it wanted when it came last.
+    /// The contents that it needed at its last run.
     contents: Vec<ContentId>,
-    /// What came after it, how often.
+    /// How often each other work followed it.
     followers: BTreeMap<ContentId, u32>,
 }
 
 impl PrefetchPredictor {
-    /// A work has come, and wants these contents.
+    /// Records that a work has come and needs these contents.
     pub fn on_work(&mut self, work: ContentId, contents: impl IntoIterator<Item = ContentId>) {
         if let Some(before) = self.order.back().and_then(|last| self.works.get_mut(last)) {
             before.followed_by(work);
@@ -66,8 +66,8 @@ impl PrefetchPredictor {
         );
     }
 
-    /// What will probably be wanted after the last work: the contents of those that followed it
-    /// often, the likeliest first, each once.
+    /// Returns the contents that the frequent followers of the last work need, the most frequent
+    /// first, each once.
     #[must_use]
     pub fn next(&self) -> Vec<ContentId> {
         let last = self.order.back().and_then(|last| self.works.get(last));
@@ -90,7 +90,8 @@ impl PrefetchPredictor {
         next
     }
 
-    /// Whether this could have come of [`PrefetchPredictor::on_work`]: a file may say anything.
+    /// Returns whether [`PrefetchPredictor::on_work`] could have produced this value, because a
+    /// file can hold anything.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let in_order = |work| self.order.iter().filter(|other| *other == work).count() == 1;

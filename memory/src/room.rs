@@ -1,49 +1,49 @@
-//! Memory for one content on its way here, and pages of content that went.
+//! Memory for incoming content, and the reuse of pages of dropped content.
 //!
-//! Short content grows on the heap as it comes. Long content has pages of its own, large ones where
-//! the system has them: touching a gigabyte page by page costs more than moving it. A page is taken
-//! when its first byte is written, so a length that somebody states reserves addresses and nothing
-//! else, and bytes can be read to where they stay.
+//! Short content grows on the heap as it arrives. Long content has its own pages, large ones if the
+//! system has them, because touching a gigabyte page by page costs more than moving it. The system
+//! commits a page at the first write to it. So a stated length reserves only addresses, and the
+//! receiver can read bytes directly to their final place.
 //!
-//! Taking a page is dear all the same: the system clears it, and under a hypervisor the machine
-//! below does too. What long content leaves behind is therefore kept for the next, within a limit,
-//! until nobody has wanted it for a while.
+//! Committing a page is still expensive: the system clears it, and under a hypervisor the machine
+//! below does too. Therefore pages of dropped content are kept for the next, within a limit, until
+//! no content has used them for a while.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use memmap2::{MmapMut, MmapOptions};
 
-/// Content this long has pages of its own: below it they cost more than they save.
+/// The least length of content with its own pages; below it they cost more than they save.
 const PAGES_BYTES_MIN: u64 = 4 << 20;
 
-/// A content is not given spare pages that are longer than so many of it: what lies behind it
-/// would be lost to others as long as it stays.
+/// Content gets spare pages at most this many times its length, because the rest of the pages is
+/// unusable while it stays.
 const SPARE_TIMES_MAX: u64 = 2;
 
-/// Pages that content left behind.
+/// Spare pages, which dropped content left behind.
 #[derive(Debug)]
 pub(crate) struct SparePages {
     bytes_max: u64,
-    /// In the order in which they were left, the oldest first.
+    /// The pages in the order in which they came, the oldest first.
     left: Mutex<Vec<Spare>>,
 }
 
 #[derive(Debug)]
 struct Spare {
     pages: MmapMut,
-    /// Nobody has wanted them for a round of [`SparePages::age`].
+    /// Whether no content has used them since the last round of [`SparePages::age`].
     idle: bool,
 }
 
 impl SparePages {
-    /// Keeps at most so many bytes.
+    /// Creates a store of at most `bytes_max` bytes.
     pub(crate) fn new(bytes_max: u64) -> Self {
         let left = Mutex::default();
         Self { bytes_max, left }
     }
 
-    /// The shortest that content of this length fits in.
+    /// Takes the shortest pages into which content of this length fits.
     fn take(&self, length: u64) -> Option<MmapMut> {
         let longest = length.saturating_mul(SPARE_TIMES_MAX);
         let mut left = self.left();
@@ -53,7 +53,7 @@ impl SparePages {
         Some(left.remove(place).pages)
     }
 
-    /// Keeps pages, in place of the oldest if there is not room for all.
+    /// Keeps pages; drops the oldest if all together exceed the limit.
     fn leave(&self, pages: MmapMut) {
         if bytes_of(&pages) > self.bytes_max {
             return;
@@ -67,12 +67,12 @@ impl SparePages {
             gone += 1;
         }
         let gone: Vec<Spare> = left.drain(..gone).collect();
-        // The system takes them back without the lock.
+        // The system frees them outside the lock.
         drop(left);
         drop(gone);
     }
 
-    /// Gives back to the system what nobody has wanted since this was called before.
+    /// Returns the pages to the system that no content has used since the previous call.
     pub(crate) fn age(&self) {
         let mut left = self.left();
         let (idle, kept) = left
@@ -87,14 +87,14 @@ impl SparePages {
         drop(idle);
     }
 
-    /// How many bytes are kept.
+    /// Returns the bytes that it keeps.
     pub(crate) fn bytes(&self) -> u64 {
         let left = self.left();
         left.iter().map(|spare| bytes_of(&spare.pages)).sum()
     }
 
     fn left(&self) -> MutexGuard<'_, Vec<Spare>> {
-        // Each change is whole before anything can panic, so a poisoned lock is sound.
+        // Each change is complete before anything can panic, so a poisoned lock is sound.
         self.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -103,11 +103,10 @@ fn bytes_of(pages: &MmapMut) -> u64 {
     pages.len() as u64
 }
 
-/// Pages in use; what they held before is whatever it was. They are left to the next content when
-/// this is dropped.
+/// Pages in use, with undefined content at first. Dropping them makes them spare.
 #[derive(Debug)]
 pub(crate) struct Pages {
-    // None only while this is dropped.
+    // `None` only during the drop.
     pages: Option<MmapMut>,
     spare: Weak<SparePages>,
 }
@@ -144,28 +143,28 @@ fn mapped(length: u64) -> Option<MmapMut> {
     let length = usize::try_from(length).ok()?;
     let pages = MmapOptions::new().len(length).map_anon().ok()?;
     #[cfg(target_os = "linux")]
-    // A system without large pages gives small ones.
+    // A system without large pages uses small ones.
     let _ = pages.advise(memmap2::Advice::HugePage);
     Some(pages)
 }
 
-/// Room for a content, filled from its beginning.
+/// Memory for some content, filled from its beginning.
 #[derive(Debug)]
 pub(crate) enum Room {
-    /// As long as what has come.
+    /// A vector as long as the received bytes.
     Heap(Vec<u8>),
-    /// As long as the content or longer.
+    /// Pages at least as long as the content.
     Pages {
         pages: Pages,
-        /// The length of the content.
+        /// The length of the content in bytes.
         length: usize,
-        /// How much of it has come.
+        /// The received bytes.
         filled: usize,
     },
 }
 
 impl Room {
-    /// Room for so many bytes; of the system none of them is taken yet.
+    /// Creates memory for `length` bytes; the system commits none of it yet.
     pub(crate) fn new(length: u64, spare: &Arc<SparePages>) -> Self {
         let wanted = (length >= PAGES_BYTES_MIN).then(|| Pages::new(length, spare));
         match (wanted.flatten(), usize::try_from(length)) {
@@ -178,7 +177,7 @@ impl Room {
         }
     }
 
-    /// What has come.
+    /// Returns the received bytes.
     pub(crate) fn filled(&self) -> &[u8] {
         match self {
             Self::Heap(bytes) => bytes,
@@ -186,10 +185,10 @@ impl Room {
         }
     }
 
-    /// Takes in what comes next.
+    /// Appends the next bytes.
     ///
     /// # Panics
-    /// If there is no room for it.
+    /// If there is no space for them.
     pub(crate) fn extend(&mut self, bytes: &[u8]) {
         if let Self::Heap(held) = self {
             held.extend_from_slice(bytes);
@@ -199,7 +198,7 @@ impl Room {
         self.advance(bytes.len());
     }
 
-    /// Lets go of what came behind the first `length` bytes.
+    /// Drops the bytes beyond the first `length`.
     pub(crate) fn truncate(&mut self, length: usize) {
         match self {
             Self::Heap(bytes) => bytes.truncate(length),
@@ -207,14 +206,14 @@ impl Room {
         }
     }
 
-    /// The same bytes in room for another length.
+    /// Copies the received bytes to memory for another length.
     pub(crate) fn resized(&self, length: u64, spare: &Arc<SparePages>) -> Self {
         let mut room = Self::new(length, spare);
         room.extend(self.filled());
         room
     }
 
-    /// The room behind what has come; none on the heap, where it grows.
+    /// Returns the memory after the received bytes; empty on the heap, which grows instead.
     pub(crate) fn rest(&mut self) -> &mut [u8] {
         match self {
             Self::Heap(_) => &mut [],
@@ -226,10 +225,10 @@ impl Room {
         }
     }
 
-    /// So many bytes more have been written to the rest.
+    /// Counts `bytes` more as received, which the caller has written to the rest.
     ///
     /// # Panics
-    /// If the rest has not as many.
+    /// If the rest is shorter.
     pub(crate) fn advance(&mut self, bytes: usize) {
         assert!(
             bytes <= self.rest().len(),
@@ -240,7 +239,7 @@ impl Room {
         }
     }
 
-    /// What has come, for good.
+    /// Converts the received bytes without a copy.
     pub(crate) fn into_bytes(self) -> Bytes {
         match self {
             Self::Heap(bytes) => Bytes::from(bytes),

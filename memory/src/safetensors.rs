@@ -1,7 +1,7 @@
 //! `.safetensors` files: several named tensors in one file, shared rather than copied.
 //!
-//! The format's own crate reads and writes the header and holds a file to the format's rules; here
-//! its views become tensors that share the file's bytes.
+//! The format's own crate reads and writes the header and enforces the format's rules; this module
+//! turns its views into tensors that share the file's bytes.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::dtype::DType;
 use crate::shape::{Shape, ShapeError};
 use crate::tensor::{Tensor, TensorError};
 
-/// The format's element types that tensors have too.
+/// The format's element types, and the matching types of tensors.
 const TYPES: [(Dtype, DType); 17] = [
     (Dtype::F64, DType::F64),
     (Dtype::F32, DType::F32),
@@ -36,42 +36,42 @@ const TYPES: [(Dtype, DType); 17] = [
     (Dtype::C64, DType::Complex64),
 ];
 
-/// Why a file holds no tensors, or tensors make no file.
+/// Why a file holds no valid tensors, or tensors have no file.
 #[derive(Debug, Error)]
 pub enum SafetensorsError {
-    /// The file is not as the format demands.
+    /// The file violates the format.
     #[error("the .safetensors file of {bytes} bytes is refused: {cause}")]
     Format {
-        /// Bytes in the file.
+        /// The length of the file in bytes.
         bytes: usize,
-        /// Why.
+        /// The format crate's reason.
         cause: SafeTensorError,
     },
-    /// The tensors make no file.
+    /// The format crate cannot write the tensors.
     #[error("the .safetensors file cannot be made: {0}")]
     Write(SafeTensorError),
-    /// An element type that is not supported.
+    /// An element type is not supported.
     #[error("tensor {name:?} has the unsupported element type {dtype}")]
     DType {
         /// The tensor's name.
         name: String,
-        /// The format's name of the type.
+        /// The type's name in the format.
         dtype: Dtype,
     },
-    /// A shape is refused.
+    /// A shape is not valid.
     #[error("tensor {name:?}: {cause}")]
     Shape {
         /// The tensor's name.
         name: String,
-        /// Why.
+        /// The fault in the shape.
         cause: ShapeError,
     },
-    /// A tensor's bytes are refused.
+    /// A tensor's bytes are not valid.
     #[error("tensor {name:?}: {cause}")]
     Tensor {
         /// The tensor's name.
         name: String,
-        /// Why.
+        /// The fault in the bytes.
         cause: TensorError,
     },
     /// The format has no such element type.
@@ -79,12 +79,12 @@ pub enum SafetensorsError {
     Unwritable {
         /// The tensor's name.
         name: String,
-        /// Its type.
+        /// The tensor's element type.
         dtype: DType,
     },
 }
 
-/// A tensor as the format's crate takes it.
+/// A tensor in the form that the format's crate needs.
 struct WritableTensor<'a> {
     dtype: Dtype,
     tensor: &'a Tensor,
@@ -108,10 +108,10 @@ impl View for WritableTensor<'_> {
     }
 }
 
-/// Reads a file's bytes. The tensors share them.
+/// Reads a file's bytes, which the tensors share.
 ///
 /// # Errors
-/// [`SafetensorsError`], naming the tensor at fault where it is one's.
+/// [`SafetensorsError`], with the name of the tensor if one has the fault.
 pub fn read(file: &Bytes) -> Result<BTreeMap<String, Tensor>, SafetensorsError> {
     let views = SafeTensors::deserialize(file).map_err(|cause| SafetensorsError::Format {
         bytes: file.len(),
@@ -124,11 +124,11 @@ pub fn read(file: &Bytes) -> Result<BTreeMap<String, Tensor>, SafetensorsError> 
     tensors.collect()
 }
 
-/// The file of some named tensors, in the format's order: the widest elements first, then by name.
+/// Builds the file of named tensors in the format's order: the widest elements first, then by name.
 ///
 /// # Errors
-/// [`SafetensorsError::Unwritable`] for types the format lacks, [`SafetensorsError::Write`] for
-/// more names than a header holds.
+/// [`SafetensorsError::Unwritable`] for types that the format lacks, [`SafetensorsError::Write`]
+/// for more names than a header can hold.
 pub fn write(tensors: &BTreeMap<String, Tensor>) -> Result<Bytes, SafetensorsError> {
     let mut views = Vec::with_capacity(tensors.len());
     for (name, tensor) in tensors {
@@ -150,7 +150,7 @@ fn writable<'a>(name: &str, tensor: &'a Tensor) -> Result<WritableTensor<'a>, Sa
     }
 }
 
-/// The tensor of a view into `file`.
+/// Returns the tensor of a view into `file`.
 fn tensor_of(name: &str, view: &TensorView<'_>, file: &Bytes) -> Result<Tensor, SafetensorsError> {
     let name = || name.to_owned();
     let row = TYPES.iter().find(|row| row.0 == view.dtype());

@@ -1,7 +1,7 @@
-//! The shape of a tensor, its element count checked when it is made.
+//! The shape of a tensor, whose element count is checked at construction.
 //!
-//! A file or a peer can state any shape in a few bytes. A [`Shape`] that exists has a count that
-//! fits, so no later multiplication can wrap and no allocation follows an absurd claim.
+//! A file or a peer can state any shape in a few bytes. The element count of a [`Shape`] always
+//! fits, so no later multiplication can overflow and no allocation can follow an absurd claim.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ use thiserror::Error;
 
 use crate::DType;
 
-/// The most dimensions a tensor may have: NumPy's own limit.
+/// The most dimensions of a tensor, which is NumPy's own limit.
 pub const RANK_MAX: usize = 64;
 
-/// Sizes along each dimension, outermost first; a scalar has none.
+/// The sizes of the dimensions, outermost first; a scalar has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Vec<usize>", into = "Vec<usize>")]
 pub struct Shape {
@@ -21,37 +21,37 @@ pub struct Shape {
     count: usize,
 }
 
-/// Why dimensions are no shape.
+/// Why dimensions are not a shape.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ShapeError {
-    /// More dimensions than [`RANK_MAX`].
+    /// There are more dimensions than [`RANK_MAX`].
     #[error("a shape has at most {RANK_MAX} dimensions, not {rank}")]
     Rank {
-        /// Dimensions found.
+        /// The number of dimensions.
         rank: usize,
     },
-    /// The element count does not fit the address space.
+    /// The element count does not fit in the address space.
     #[error("the shape {dims:?} has more elements than can be addressed")]
     Count {
-        /// The dimensions found.
+        /// The sizes of the dimensions.
         dims: Vec<usize>,
     },
-    /// A negative size.
+    /// A size is negative.
     #[error("dimension {axis} of a shape is {size}: sizes are zero or more")]
     Negative {
-        /// Which dimension, from 0.
+        /// The index of the dimension.
         axis: usize,
-        /// The size found.
+        /// The negative size.
         size: i64,
     },
 }
 
 impl Shape {
-    /// A shape of these sizes.
+    /// Creates a shape of these sizes.
     ///
     /// # Errors
-    /// [`ShapeError::Rank`] or [`ShapeError::Count`]. Zeros are left out of the checked product, so
-    /// that a shape is refused for what its other sizes claim.
+    /// [`ShapeError::Rank`] or [`ShapeError::Count`]. The checked product ignores zeros, so a zero
+    /// does not hide what the other sizes claim.
     pub fn new(dims: impl Into<Vec<usize>>) -> Result<Self, ShapeError> {
         let dims = dims.into();
         if dims.len() > RANK_MAX {
@@ -60,7 +60,7 @@ impl Shape {
         let mut nonzero = dims.iter().filter(|&&size| size != 0);
         let product = nonzero.try_fold(1usize, |count, &size| count.checked_mul(size));
         match product {
-            // Every element may take 16 bytes, and Rust addresses isize::MAX of them.
+            // An element can take 16 bytes, and Rust addresses isize::MAX of them.
             Some(product) if product <= isize::MAX as usize / 16 => {
                 let count = if dims.contains(&0) { 0 } else { product };
                 Ok(Self { dims, count })
@@ -69,10 +69,10 @@ impl Shape {
         }
     }
 
-    /// A shape of sizes as ONNX states them.
+    /// Creates a shape of sizes in ONNX's type.
     ///
     /// # Errors
-    /// As [`Shape::new`], and [`ShapeError::Negative`].
+    /// As for [`Shape::new`], and [`ShapeError::Negative`].
     pub fn from_i64(dims: &[i64]) -> Result<Self, ShapeError> {
         let sizes: Result<Vec<_>, _> = dims
             .iter()
@@ -84,7 +84,7 @@ impl Shape {
         Self::new(sizes?)
     }
 
-    /// The shape of a scalar: no dimensions, one element.
+    /// Returns the shape of a scalar: no dimensions, one element.
     #[must_use]
     pub fn scalar() -> Self {
         Self {
@@ -93,25 +93,25 @@ impl Shape {
         }
     }
 
-    /// Sizes, outermost first.
+    /// Returns the sizes, outermost first.
     #[must_use]
     pub fn dims(&self) -> &[usize] {
         &self.dims
     }
 
-    /// Number of dimensions.
+    /// Returns the number of dimensions.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.dims.len()
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Bytes that a tensor of this shape and `dtype` takes.
+    /// Returns the bytes of a tensor of this shape and `dtype`.
     #[must_use]
     pub fn byte_length(&self, dtype: DType) -> usize {
         dtype

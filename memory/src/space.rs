@@ -1,14 +1,14 @@
 //! The bytes behind the [`Holdings`]: content in host memory, in devices' memories and spilled to
 //! disk, moved as the bookkeeping says.
 //!
-//! What two places share is moved by reference and counts no byte as copied: operators on one
-//! processor hand each other the same memory.
+//! Places that share memory exchange content by reference, without a copy: for example, operators
+//! on one processor pass each other the same memory.
 //!
-//! A device may have a memory of its own, whose copies are of a type that only the owner knows.
-//! What comes to it or leaves it, and what goes to disk or comes back, is moved by the owner, while
-//! others use the space: a change that needs such a move is refused with [`HoldError::Moving`];
-//! [`Space::take_move`] then has the move, unless another thread is at it, and when that has
-//! [ended](Space::ended) the change is asked for again.
+//! A device can have its own memory, whose copies have a type that only the owner knows. The owner
+//! carries out transfers to and from it, and to and from disk, while other threads use the space.
+//! The space refuses a change that needs such a transfer with [`HoldError::Moving`].
+//! [`Space::take_move`] then returns the transfer, unless another thread has it; once it has
+//! [ended](Space::ended), request the change again.
 
 mod foreign;
 mod spill;
@@ -29,82 +29,82 @@ pub use foreign::{Content, Move};
 use spill::Spill;
 pub use spill::SpilledCopy;
 
-/// Bytes and paths of a space.
+/// The limits and paths of a space.
 #[derive(Clone, Debug)]
 pub struct SpaceConfig {
-    /// Bytes held in host memory.
+    /// The most bytes in host memory.
     pub host_bytes_max: u64,
-    /// Where content is spilled when host memory is full, and how many bytes; `None` spills
-    /// nothing.
+    /// The folder to which a full host memory spills content, and its most bytes; `None` disables
+    /// spilling.
     pub spill: Option<(PathBuf, u64)>,
-    /// Latency and bandwidth of the disk until they are measured.
+    /// The latency and bandwidth of the disk until measurements replace them.
     pub disk: Path,
 }
 
-/// Why content could not be held or brought.
+/// Why content cannot be held or moved.
 #[derive(Debug, Error)]
 pub enum SpaceError {
-    /// The bookkeeping refused.
+    /// The bookkeeping refused the change.
     #[error(transparent)]
     Hold(#[from] HoldError),
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] FolderError),
-    /// Room was allocated and nothing was written there yet.
+    /// The place has allocated space, and no thread has written to it yet.
     #[error("{handle} was allocated in {place}, and nothing was written to it yet")]
     Unwritten {
-        /// What.
+        /// The handle of the content.
         handle: Handle,
-        /// Where.
+        /// The place with the unwritten space.
         place: Place,
     },
-    /// A move brought bytes of another length than it was to bring.
+    /// A transfer brought bytes of another length than expected.
     #[error("{handle} has {expected} bytes, {found} were brought")]
     Length {
-        /// What.
+        /// The handle of the content.
         handle: Handle,
-        /// Bytes awaited.
+        /// The expected bytes.
         expected: u64,
-        /// Bytes brought.
+        /// The bytes that arrived.
         found: u64,
     },
 }
 
-/// What was moved since the space began.
+/// The totals moved since the space was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MoveTotals {
-    /// Bytes that were copied from one memory to another.
+    /// Bytes copied from one memory to another.
     pub copied_bytes: u64,
     /// Bytes that another place got by reference.
     pub shared_bytes: u64,
-    /// Bytes written to disk for want of memory.
+    /// Bytes written to disk because memory was full.
     pub spilled_bytes: u64,
-    /// Bytes read back from there.
+    /// Bytes read back from disk.
     pub restored_bytes: u64,
-    /// Copies that were dropped.
+    /// Copies dropped.
     pub dropped: u64,
-    /// Bytes that went from one memory to another, by what lies between.
+    /// Bytes between memories, by kind of path.
     pub over: PathBytes,
 }
 
-/// The memory of one process, over all its places; `D` is a copy in a device's own memory.
+/// The memory of one process over all its places; `D` is a copy in a device's own memory.
 #[derive(Debug)]
 pub struct Space<D> {
     holdings: Holdings,
     copies: BTreeMap<(Handle, Place), Content<D>>,
     spill: Option<Arc<Spill>>,
     moved: MoveTotals,
-    /// What came to each device and left it.
+    /// The bytes to and from each device, by kind of path.
     over: BTreeMap<Place, PathBytes>,
-    /// The move that the change before began, until it is taken.
+    /// The transfer that the last change began, until a thread takes it.
     begun: Option<Move<D>>,
 }
 
 impl<D: Clone> Space<D> {
-    /// An empty space; devices are added by [`Space::add_device`].
+    /// Creates an empty space; add devices with [`Space::add_device`].
     ///
     /// # Errors
-    /// [`FolderError`] if the spill folder cannot be used.
+    /// [`FolderError`] if the spill folder is not usable.
     pub fn open(config: SpaceConfig) -> Result<Self, SpaceError> {
         let mut holdings = Holdings::new(Paths::default());
         holdings.set_limit(Place::Host, config.host_bytes_max)?;
@@ -129,7 +129,8 @@ impl<D: Clone> Space<D> {
     /// Adds a device's memory and its path to the host, or changes its limit.
     ///
     /// # Errors
-    /// [`HoldError::NoRoom`] if more is pinned there than the new limit; what had to go has gone.
+    /// [`HoldError::NoRoom`] if pinned copies exceed the new limit; the space evicts others
+    /// nevertheless.
     pub fn add_device(
         &mut self,
         device: Place,
@@ -143,42 +144,42 @@ impl<D: Clone> Space<D> {
         self.settle(limited)
     }
 
-    /// The bookkeeping: pools, places, paths.
+    /// Returns the bookkeeping: pools, places, paths.
     #[must_use]
     pub fn holdings(&self) -> &Holdings {
         &self.holdings
     }
 
-    /// The paths, to declare more and to learn from what transfers took.
+    /// Returns the paths, to declare more and to record transfers.
     pub fn paths_mut(&mut self) -> &mut Paths {
         self.holdings.paths_mut()
     }
 
-    /// What was moved so far.
+    /// Returns the totals moved so far.
     #[must_use]
     pub fn moved(&self) -> MoveTotals {
         self.moved
     }
 
-    /// What a place holds.
+    /// Returns the use of a place.
     #[must_use]
     pub fn pool(&self, place: Place) -> PoolUse {
         self.holdings.pool(place)
     }
 
-    /// Sets the limit of a place: it grows, or shrinks and evicts what is over.
+    /// Sets the limit of a place; a lower limit evicts copies beyond it.
     ///
     /// # Errors
-    /// [`HoldError::NoRoom`] if what is pinned is over it, or [`HoldError::Moving`].
+    /// [`HoldError::NoRoom`] if pinned copies exceed it, or [`HoldError::Moving`].
     pub fn resize(&mut self, place: Place, bytes_max: u64) -> Result<(), SpaceError> {
         let limited = self.holdings.set_limit(place, bytes_max);
         self.settle(limited)
     }
 
-    /// Takes up bytes that lie at `place`, without a copy. Content held already is held once.
+    /// Adds bytes that are at `place` already, without a copy. Equal content is held once.
     ///
     /// # Errors
-    /// [`HoldError`] for want of room, or until moves have ended.
+    /// [`HoldError`] if there is no space, or until transfers have ended.
     pub fn adopt(
         &mut self,
         content: ContentId,
@@ -193,21 +194,21 @@ impl<D: Clone> Space<D> {
         Ok(handle)
     }
 
-    /// Takes up bytes that were just made at `place`, without naming them: hashing what nobody
-    /// else will see is time lost.
+    /// Adds bytes that were just made at `place` without an id, because hashing is a waste of time
+    /// if no other work uses them.
     ///
     /// # Errors
-    /// [`HoldError`] for want of room, or until moves have ended.
+    /// [`HoldError`] if there is no space, or until transfers have ended.
     pub fn adopt_unnamed(&mut self, bytes: Bytes, place: Place) -> Result<Handle, SpaceError> {
         self.check_host(place)?;
         let length = bytes.len() as u64;
         self.take_up(Content::Host(bytes), length, place)
     }
 
-    /// Brings it to `place`, unless it is there, and gives the copy.
+    /// Brings content to `place`, unless it is there, and returns the copy.
     ///
     /// # Errors
-    /// [`HoldError`] without a path or room, or until moves have ended.
+    /// [`HoldError`] if there is no path or space, or until transfers have ended.
     pub fn ensure_on(&mut self, handle: Handle, place: Place) -> Result<Content<D>, SpaceError> {
         let ensured = self.holdings.ensure_on(handle, place);
         self.settle(ensured)?;
@@ -215,15 +216,15 @@ impl<D: Clone> Space<D> {
         content.ok_or(SpaceError::Unwritten { handle, place })
     }
 
-    /// Keeps the copy at `place` until it is unpinned.
+    /// Keeps the copy at `place` until you unpin it.
     ///
     /// # Errors
-    /// [`HoldError`] if there is none.
+    /// [`HoldError`] if there is no copy.
     pub fn pin(&mut self, handle: Handle, place: Place) -> Result<(), SpaceError> {
         Ok(self.holdings.pin(handle, place)?)
     }
 
-    /// Takes back one [`Space::pin`].
+    /// Reverts one [`Space::pin`].
     ///
     /// # Errors
     /// [`HoldError`] if there is no copy.
@@ -231,10 +232,10 @@ impl<D: Clone> Space<D> {
         Ok(self.holdings.unpin(handle, place)?)
     }
 
-    /// Gives up one reference; with the last one every copy goes.
+    /// Drops one reference; with the last one, every copy goes.
     ///
     /// # Errors
-    /// [`HoldError::Pinned`] if it is the last and a copy is in use.
+    /// [`HoldError::Pinned`] if this is the last reference and a copy is in use.
     pub fn release(&mut self, handle: Handle) -> Result<(), SpaceError> {
         let released = self.holdings.release(handle);
         self.settle(released)?;
@@ -242,8 +243,8 @@ impl<D: Clone> Space<D> {
         Ok(())
     }
 
-    /// Everything a place held is gone, because its device failed; says what has no copy left.
-    /// Nothing is held there any more until it is given a limit again.
+    /// Forgets all copies at a place whose device failed. Returns the content that has no copy
+    /// left. The place holds nothing again until it gets a limit.
     pub fn lose(&mut self, place: Place) -> Vec<Handle> {
         let orphans = self.holdings.lose(place);
         let settled = self.settle(Ok(()));
@@ -251,7 +252,7 @@ impl<D: Clone> Space<D> {
         orphans
     }
 
-    /// Carries out all steps that a change left, be it refused or not, then answers it.
+    /// Carries out all steps that a change left, even a refused one, then returns its result.
     fn settle<T>(&mut self, result: Result<T, HoldError>) -> Result<T, SpaceError> {
         for step in self.holdings.take_steps() {
             match step {
@@ -269,7 +270,7 @@ impl<D: Clone> Space<D> {
     }
 
     fn copy(&mut self, handle: Handle, from: Place, to: Place) {
-        // Room that was allocated and never written to has nothing to copy.
+        // Allocated space without content has nothing to copy.
         let Some(content) = self.copies.get(&(handle, from)).cloned() else {
             return;
         };

@@ -1,10 +1,10 @@
-//! A content-addressed store: bytes under their BLAKE3 id, in memory and, if wanted, in a folder.
+//! A content-addressed store: bytes under their BLAKE3 id, in memory and, optionally, in a folder.
 //!
-//! The folder may be shared by several processes: files are written aside and renamed, so a reader
-//! sees a whole file or none, and what is read is hashed, so a damaged file is found and removed
-//! rather than used. Nothing is flushed to the disk: content can be fetched again, and a torn file
-//! fails its hash. A folder at its limit lets go of what was written longest ago, and whoever still
-//! wants that fetches it again. Without a folder nothing is evicted, since memory is then the only
+//! Several processes can share the folder: they write files aside and rename them, so a reader sees
+//! a whole file or none. The store hashes each file that it reads, so it finds and removes a
+//! damaged one. It flushes nothing to disk, because content can be fetched again and a torn file
+//! fails its hash. A folder at its limit removes the oldest files, and a node that still needs one
+//! fetches it again. Without a folder the store evicts nothing, because memory then has the only
 //! copy.
 
 mod folder;
@@ -21,58 +21,59 @@ use crate::{Arrival, ContentId, Outline, Tensor, TensorError, VerifiedContent};
 pub(crate) use folder::Folder;
 pub use folder::FolderError;
 
-/// The part of the memory limit that pages of content that went may take beside it.
+/// Spare pages of dropped content can take the memory limit divided by this, in addition to the
+/// limit.
 const SPARE_SHARE: u64 = 4;
 
-/// Limits and place of a store.
+/// The limits and folder of a store.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
-    /// Bytes of content kept in memory.
+    /// The most bytes of content in memory.
     pub memory_bytes_max: u64,
-    /// Where content is kept on disk; `None` keeps it in memory only.
+    /// The folder for content on disk; `None` means memory only.
     pub folder: Option<PathBuf>,
-    /// Bytes of content kept in the folder, by all processes that share it.
+    /// The most bytes of content in the folder, by all processes that share it.
     pub folder_bytes_max: u64,
 }
 
-/// Why a store could not be opened.
+/// Why a store cannot be opened.
 #[derive(Debug, Error)]
 pub enum StoreConfigError {
-    /// No content fits.
+    /// The memory limit is zero, so no content fits.
     #[error("the store's memory limit is zero")]
     NoMemory,
-    /// The folder cannot be used.
+    /// The folder is not usable.
     #[error(transparent)]
     Folder(#[from] FolderError),
 }
 
-/// Why content could not be stored or read.
+/// Why content cannot be stored or read.
 #[derive(Debug, Error)]
 pub enum StoreError {
-    /// The memory limit is reached and nothing can be evicted.
+    /// The memory limit is reached and the store can evict nothing.
     #[error(
         "the store's memory limit of {limit} bytes is reached: {held} held, {wanted} more wanted"
     )]
     MemoryFull {
-        /// `memory_bytes_max`.
+        /// The limit, `memory_bytes_max`.
         limit: u64,
-        /// Bytes held.
+        /// Bytes that memory holds.
         held: u64,
-        /// Bytes that should be added.
+        /// Bytes to add.
         wanted: u64,
     },
     /// The folder failed.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// Content that was asked for as a tensor is none.
+    /// The content is not a tensor.
     #[error("content {id}: {cause}")]
     Tensor {
-        /// The content.
+        /// The id of the content.
         id: ContentId,
-        /// Why it is no tensor.
+        /// The fault in it.
         cause: TensorError,
     },
-    /// The bytes are not what the id names.
+    /// The bytes do not match the stated id.
     #[error("content given as {stated} is {found}")]
     Changed {
         /// The id stated.
@@ -82,25 +83,25 @@ pub enum StoreError {
     },
 }
 
-/// What a store holds.
+/// The use of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreUse {
     /// Bytes that memory may hold.
     pub memory_bytes_max: u64,
-    /// Bytes in memory.
+    /// Bytes of content in memory.
     pub memory_bytes: u64,
     /// Items in memory.
     pub memory_items: usize,
-    /// Items that may not be evicted.
+    /// Pinned items, which the store cannot evict.
     pub pinned_items: usize,
-    /// Bytes of content that went, kept for content that comes; beside `memory_bytes`.
+    /// Bytes of spare pages of dropped content, in addition to `memory_bytes`.
     pub spare_bytes: u64,
-    /// Contents that somebody waited for while they were read from the folder, so far.
+    /// Reads from the folder for which a caller had to wait, so far.
     pub awaited_reads: u64,
 }
 
-/// The store. Threads share it by reference; the lock is held for bookkeeping, never for hashing or
-/// for files.
+/// The store. Threads share it by reference; it holds its lock for bookkeeping, never for hashing
+/// or file access.
 #[derive(Debug)]
 pub struct Store {
     folder: Option<Folder>,
@@ -111,10 +112,10 @@ pub struct Store {
 /// The part of the store in memory.
 #[derive(Debug, Default)]
 struct Memory {
-    /// Bytes that it may hold; more while what is over it is pinned.
+    /// Bytes that it may hold; pinned items can exceed them after a resize.
     bytes_max: u64,
     items: BTreeMap<ContentId, MemoryEntry>,
-    /// Items by when they were last used: the first is the first to go.
+    /// Items by their last use: the first is the first to go.
     by_use: BTreeMap<u64, ContentId>,
     pins: BTreeMap<ContentId, usize>,
     bytes: u64,
@@ -128,12 +129,12 @@ struct MemoryEntry {
     used: u64,
 }
 
-/// Content that a store holds, with what whoever fetches it is told beforehand.
+/// Content that a store holds, with the hashes that a fetching peer gets in advance.
 #[derive(Clone, Debug)]
 pub struct StoredContent {
-    /// The bytes.
+    /// The bytes of the content.
     pub bytes: Bytes,
-    /// The hashes of their frames.
+    /// The hashes of its frames.
     pub outline: Arc<Outline>,
 }
 
@@ -145,10 +146,10 @@ impl StoredContent {
 }
 
 impl Store {
-    /// Opens a store; the folder is made if it is not there.
+    /// Opens a store and creates the folder if it does not exist.
     ///
     /// # Errors
-    /// [`StoreConfigError`] where a limit is zero or the folder cannot be used.
+    /// [`StoreConfigError`] if the memory limit is zero or the folder is not usable.
     pub fn open(config: StoreConfig) -> Result<Self, StoreConfigError> {
         if config.memory_bytes_max == 0 {
             return Err(StoreConfigError::NoMemory);
@@ -161,7 +162,7 @@ impl Store {
         })
     }
 
-    /// A store in memory only.
+    /// Creates a store in memory only.
     ///
     /// # Panics
     /// If `memory_bytes_max` is zero.
@@ -178,9 +179,9 @@ impl Store {
         }
     }
 
-    /// Sets how many bytes of content memory may hold. It grows, or shrinks: what lies in the
-    /// folder too is let go of until the rest fits, what was used longest ago first. What is pinned
-    /// stays, and without a folder everything does; then nothing more is taken in until it fits.
+    /// Sets the most bytes of content in memory. If it shrinks, the store evicts content that is
+    /// also in the folder until the rest fits, the longest unused first. Pinned content stays and,
+    /// without a folder, all content does; the store then accepts no new content until it fits.
     ///
     /// # Panics
     /// If `memory_bytes_max` is zero.
@@ -193,19 +194,19 @@ impl Store {
         }
     }
 
-    /// Room for content that is to be stored here once it came; nothing is taken of the limit yet.
+    /// Creates an arrival for content to store here later; it does not count against the limit yet.
     #[must_use]
     pub fn awaits(&self, outline: Outline) -> Arrival {
         Arrival::with_spare(outline, self.spare.clone())
     }
 
-    /// Gives pages of content that went back to the system, those that were not wanted since this
-    /// was called before. Whoever keeps a store calls it now and then.
+    /// Returns spare pages to the system that no content has used since the previous call. The
+    /// owner of a store should call it periodically.
     pub fn age_spare_pages(&self) {
         self.spare.age();
     }
 
-    /// Stores bytes and gives their id. Bytes already held are not stored again.
+    /// Stores bytes and returns their id. Bytes already held are not stored again.
     ///
     /// # Errors
     /// [`StoreError::MemoryFull`] or [`StoreError::Folder`].
@@ -216,10 +217,10 @@ impl Store {
         Ok(id)
     }
 
-    /// Stores bytes under an id another party stated, if it is theirs.
+    /// Stores bytes under an id that another party stated, if the id matches.
     ///
     /// # Errors
-    /// [`StoreError::Changed`] if it is not, else as [`Store::put`].
+    /// [`StoreError::Changed`] if it does not, otherwise as for [`Store::put`].
     pub fn put_as(&self, stated: ContentId, bytes: Bytes) -> Result<(), StoreError> {
         let held = StoredContent::of(bytes);
         let found = held.outline.id();
@@ -229,11 +230,12 @@ impl Store {
         self.insert(stated, held)
     }
 
-    /// Stores bytes that are wanted for a moment, under an id that another party stated if one did:
-    /// in memory alone, which lets go of them as it does of what lies in the folder too.
+    /// Stores bytes for a short time in memory alone, after checking the stated id, if there is
+    /// one. The store can evict them like content that is also in the folder.
     ///
     /// # Errors
-    /// [`StoreError::MemoryFull`] where what is pinned fills it, and as [`Store::put_as`].
+    /// [`StoreError::MemoryFull`] if pinned content fills the memory, otherwise as for
+    /// [`Store::put_as`].
     pub fn put_passing(
         &self,
         stated: Option<ContentId>,
@@ -252,10 +254,10 @@ impl Store {
         Ok(found)
     }
 
-    /// Stores content that was checked as it came; it is not hashed again.
+    /// Stores content that was checked on arrival, without hashing it again.
     ///
     /// # Errors
-    /// As [`Store::put`].
+    /// As for [`Store::put`].
     pub fn put_arrived(&self, arrived: VerifiedContent) -> Result<(), StoreError> {
         let (outline, bytes) = arrived.into_parts();
         let outline = Arc::new(outline);
@@ -265,23 +267,23 @@ impl Store {
     /// Stores a tensor as its blob.
     ///
     /// # Errors
-    /// As [`Store::put`].
+    /// As for [`Store::put`].
     pub fn put_tensor(&self, tensor: &Tensor) -> Result<ContentId, StoreError> {
         self.put(tensor.to_blob())
     }
 
-    /// The bytes of an id, if they are held; read from the folder, they are verified.
+    /// Returns the bytes of an id, if the store holds them; it verifies bytes from the folder.
     ///
     /// # Errors
-    /// [`StoreError::Folder`] when a file is damaged (it is removed) or cannot be read.
+    /// [`StoreError::Folder`] if a file is damaged (the store removes it) or cannot be read.
     pub fn get(&self, id: &ContentId) -> Result<Option<Bytes>, StoreError> {
         Ok(self.held(id)?.map(|held| held.bytes))
     }
 
-    /// The bytes of an id with the hashes of their frames; else as [`Store::get`].
+    /// Returns the bytes of an id with the hashes of their frames, otherwise like [`Store::get`].
     ///
     /// # Errors
-    /// As [`Store::get`].
+    /// As for [`Store::get`].
     pub fn held(&self, id: &ContentId) -> Result<Option<StoredContent>, StoreError> {
         if let Some(held) = self.in_reach(id) {
             return Ok(Some(held));
@@ -306,8 +308,8 @@ impl Store {
         Ok(Some(held))
     }
 
-    /// Brings content from the folder into memory before somebody wants it, as far as it takes half
-    /// of the memory at most; says how many bytes came. What is there already counts with it.
+    /// Brings content from the folder into memory in advance, in this order, up to half of the
+    /// memory limit. Returns the bytes brought. Content in memory counts toward that half.
     pub fn recall(&self, ids: &[ContentId]) -> u64 {
         let (mut room, mut came) = (self.memory().bytes_max / 2, 0);
         for id in ids {
@@ -320,7 +322,7 @@ impl Store {
                 break;
             }
             room -= bytes;
-            // What cannot be read is nobody's loss yet: who wants it is told.
+            // An unreadable file is no fault yet: a caller that needs it gets the error.
             if here.is_none() && matches!(self.read_back(id), Ok(Some(_))) {
                 came += bytes;
             }
@@ -328,22 +330,22 @@ impl Store {
         came
     }
 
-    /// What is held in memory: never waits for a disk.
+    /// Returns content in memory, without waiting for a disk.
     #[must_use]
     pub fn in_reach(&self, id: &ContentId) -> Option<StoredContent> {
         self.memory().touch(id)
     }
 
-    /// Whether writing or reading may have to wait for a disk.
+    /// Returns whether writing or reading may have to wait for a disk.
     #[must_use]
     pub fn has_folder(&self) -> bool {
         self.folder.is_some()
     }
 
-    /// The tensor of an id, if it is held.
+    /// Returns the tensor of an id, if the store holds it.
     ///
     /// # Errors
-    /// As [`Store::get`], and [`StoreError::Tensor`] if the content is no tensor.
+    /// As for [`Store::get`], and [`StoreError::Tensor`] if the content is not a tensor.
     pub fn tensor(&self, id: &ContentId) -> Result<Option<Tensor>, StoreError> {
         let Some(blob) = self.get(id)? else {
             return Ok(None);
@@ -354,7 +356,7 @@ impl Store {
             .map_err(|cause| StoreError::Tensor { id: *id, cause })
     }
 
-    /// Whether content is held, in memory or in the folder.
+    /// Returns whether the store holds content, in memory or in the folder.
     #[must_use]
     pub fn contains(&self, id: &ContentId) -> bool {
         let held = self.memory().items.contains_key(id);
@@ -364,11 +366,11 @@ impl Store {
             .is_some_and(|folder| folder.contains(id))
     }
 
-    /// Has content that is held in memory lie in other memory, with the same bytes; nothing happens
-    /// if it is not held there.
+    /// Replaces the memory of content by other memory with the same bytes; does nothing if the
+    /// content is not in memory.
     ///
     /// # Panics
-    /// If the bytes are others.
+    /// If the bytes differ.
     pub fn rehouse(&self, id: &ContentId, bytes: Bytes) {
         let held = self
             .memory()
@@ -378,19 +380,19 @@ impl Store {
         let Some(held) = held else {
             return;
         };
-        // Compared without the lock: content does not change, so it still is what it was.
+        // It compares without the lock: content never changes, so the comparison stays valid.
         assert!(held == bytes, "content is moved, not changed");
         if let Some(item) = self.memory().items.get_mut(id) {
             item.held.bytes = bytes;
         }
     }
 
-    /// Keeps content, in memory and in the folder, until [`Store::unpin`] was called as often.
+    /// Keeps content, in memory and in the folder, until you have called [`Store::unpin`] as often.
     pub fn pin(&self, id: ContentId) {
         *self.memory().pins.entry(id).or_insert(0) += 1;
     }
 
-    /// Takes back one [`Store::pin`].
+    /// Reverts one [`Store::pin`].
     ///
     /// # Panics
     /// If the content is not pinned.
@@ -406,7 +408,8 @@ impl Store {
         }
     }
 
-    /// Forgets content, in memory and in the folder. Pinned content stays; says whether it went.
+    /// Removes content from memory and from the folder, unless it is pinned. Returns whether it was
+    /// removed.
     ///
     /// # Errors
     /// [`StoreError::Folder`] if the file cannot be removed.
@@ -424,7 +427,7 @@ impl Store {
         Ok(true)
     }
 
-    /// What the store holds in memory.
+    /// Returns the use of the store's memory.
     #[must_use]
     pub fn usage(&self) -> StoreUse {
         let memory = self.memory();
@@ -449,7 +452,7 @@ impl Store {
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {
-        // Every change below is whole before anything can panic, so a poisoned lock is sound.
+        // Every change below is complete before anything can panic, so a poisoned lock is sound.
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -482,7 +485,7 @@ impl Memory {
         Ok(())
     }
 
-    /// Keeps content that is also on disk, evicting what was used longest ago.
+    /// Keeps content that is also on disk, evicting the longest unused content.
     fn keep_if_room(&mut self, id: ContentId, held: StoredContent) {
         let wanted = held.bytes.len() as u64;
         if wanted > self.bytes_max || self.items.contains_key(&id) {
@@ -493,8 +496,8 @@ impl Memory {
         }
     }
 
-    /// Evicts what was used longest ago until so many bytes more fit; false where what is left is
-    /// pinned.
+    /// Evicts the longest unused content until `wanted` more bytes fit; returns false if only
+    /// pinned content is left.
     fn make_room(&mut self, wanted: u64) -> bool {
         while self.bytes + wanted > self.bytes_max {
             let unpinned = self.by_use.values().find(|id| !self.pins.contains_key(id));

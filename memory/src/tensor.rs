@@ -1,9 +1,9 @@
 //! A tensor: element type, shape, and its bytes in little-endian C order.
 //!
-//! The bytes are shared, so handing a tensor on copies nothing. A tensor's *blob* is a small header
-//! and those bytes, and the blob's hash is the tensor's content id: two tensors of equal bytes but
-//! unlike shapes are different content. The header's length is a multiple of 64, so a blob in
-//! aligned memory holds aligned elements and is read without a copy.
+//! The bytes are shared, so a clone of a tensor copies nothing. A tensor's *blob* is a small header
+//! and those bytes, and the blob's hash is the tensor's content id: two tensors with equal bytes
+//! but different shapes are different content. The header's length is a multiple of 64, so the
+//! elements of a blob in aligned memory are aligned and need no copy.
 
 use std::borrow::Cow;
 
@@ -17,12 +17,12 @@ compile_error!("tensors are viewed in place: souk needs a little-endian machine"
 
 /// The first bytes of every blob: a name and the version of the layout.
 const MAGIC: [u8; 8] = *b"souktns\x01";
-/// Magic, element type, rank and six reserved bytes: what comes before the sizes.
+/// The bytes of the magic, element type, rank and six reserved bytes, before the sizes.
 const HEADER_FIXED: usize = 16;
-/// Blob headers are padded to a multiple of this, a cache line.
+/// The alignment of blob headers in bytes: a cache line.
 const HEADER_ALIGN: usize = 64;
 
-/// An n-dimensional array whose bytes are shared, never changed.
+/// An n-dimensional array with shared, immutable bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
     dtype: DType,
@@ -30,54 +30,54 @@ pub struct Tensor {
     bytes: Bytes,
 }
 
-/// Why something is no tensor, or not the one asked for.
+/// Why something is not a tensor, or not the expected one.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TensorError {
-    /// The shape itself is refused.
+    /// The shape is not valid.
     #[error(transparent)]
     Shape(#[from] ShapeError),
     /// The bytes do not fill the shape.
     #[error("a tensor of {dtype} {shape} takes {expected} bytes, but there are {found}")]
     Length {
-        /// Element type.
+        /// The element type of the tensor.
         dtype: DType,
-        /// Shape stated.
+        /// The stated shape.
         shape: Shape,
-        /// Bytes it takes.
+        /// The bytes that they need.
         expected: usize,
-        /// Bytes there are.
+        /// The bytes found.
         found: usize,
     },
-    /// The tensor has another element type than asked for.
+    /// The tensor has another element type than expected.
     #[error("expected a tensor of {expected}, found {found}")]
     DType {
-        /// Type asked for.
+        /// The expected type.
         expected: DType,
-        /// Type it has.
+        /// The type found.
         found: DType,
     },
     /// A boolean tensor holds a byte other than 0 and 1.
     #[error("element {index} of a boolean tensor is {value}, neither 0 nor 1")]
     Bool {
-        /// Which element, from 0.
+        /// The element's index.
         index: usize,
-        /// Its byte.
+        /// The element's byte.
         value: u8,
     },
-    /// The bytes are no blob of a tensor.
+    /// The bytes are not a tensor's blob.
     #[error("the content is no tensor: {reason}")]
     Blob {
-        /// What is wrong with it.
+        /// The fault in the bytes.
         reason: &'static str,
     },
 }
 
 impl Tensor {
-    /// A tensor over `bytes`, little-endian in C order.
+    /// Creates a tensor over `bytes`, little-endian in C order.
     ///
     /// # Errors
-    /// [`TensorError::Length`] if they do not fill the shape, [`TensorError::Bool`] if they are no
-    /// booleans.
+    /// [`TensorError::Length`] if they do not fill the shape, [`TensorError::Bool`] if they are not
+    /// valid booleans.
     pub fn new(dtype: DType, shape: Shape, bytes: Bytes) -> Result<Self, TensorError> {
         let expected = shape.byte_length(dtype);
         if bytes.len() != expected {
@@ -104,7 +104,7 @@ impl Tensor {
         })
     }
 
-    /// A tensor that takes over `values` without a copy, so its elements are aligned.
+    /// Creates a tensor that takes over `values` without a copy, so its elements are aligned.
     ///
     /// # Errors
     /// [`TensorError::Shape`] or [`TensorError::Length`].
@@ -119,7 +119,7 @@ impl Tensor {
         )
     }
 
-    /// A boolean tensor.
+    /// Creates a boolean tensor.
     ///
     /// # Errors
     /// [`TensorError::Shape`] or [`TensorError::Length`].
@@ -128,7 +128,7 @@ impl Tensor {
         Self::new(DType::Bool, Shape::new(dims)?, bytes.into())
     }
 
-    /// A tensor of one element and no dimensions.
+    /// Creates a tensor of one element and no dimensions.
     #[must_use]
     pub fn scalar<T: Element>(value: T) -> Self {
         let bytes = Bytes::from_owner(Owner(vec![value]));
@@ -139,31 +139,31 @@ impl Tensor {
         }
     }
 
-    /// The element type.
+    /// Returns the element type.
     #[must_use]
     pub fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// The shape.
+    /// Returns the shape.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.shape
     }
 
-    /// Sizes, outermost first.
+    /// Returns the sizes, outermost first.
     #[must_use]
     pub fn dims(&self) -> &[usize] {
         self.shape.dims()
     }
 
-    /// The elements' bytes, little-endian in C order.
+    /// Returns the elements' bytes, little-endian in C order.
     #[must_use]
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
 
-    /// The same elements under another shape of the same count.
+    /// Returns the same elements in another shape of the same count.
     ///
     /// # Errors
     /// [`TensorError::Shape`] or [`TensorError::Length`].
@@ -171,10 +171,10 @@ impl Tensor {
         Self::new(self.dtype, Shape::new(dims)?, self.bytes.clone())
     }
 
-    /// The elements, borrowed where they are aligned and copied otherwise.
+    /// Returns the elements: borrowed if they are aligned, otherwise copied.
     ///
     /// # Errors
-    /// [`TensorError::DType`] if they are of another type.
+    /// [`TensorError::DType`] if they have another type.
     pub fn elements<T: Element>(&self) -> Result<Cow<'_, [T]>, TensorError> {
         self.expect_dtype(T::DTYPE)?;
         match bytemuck::try_cast_slice(&self.bytes) {
@@ -185,24 +185,24 @@ impl Tensor {
         }
     }
 
-    /// The elements, copied.
+    /// Returns a copy of the elements.
     ///
     /// # Errors
-    /// [`TensorError::DType`] if they are of another type.
+    /// [`TensorError::DType`] if they have another type.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>, TensorError> {
         self.elements().map(Cow::into_owned)
     }
 
-    /// The elements of a boolean tensor.
+    /// Returns the elements of a boolean tensor.
     ///
     /// # Errors
-    /// [`TensorError::DType`] if it is of another type.
+    /// [`TensorError::DType`] if the tensor has another type.
     pub fn to_bools(&self) -> Result<Vec<bool>, TensorError> {
         self.expect_dtype(DType::Bool)?;
         Ok(self.bytes.iter().map(|&byte| byte != 0).collect())
     }
 
-    /// The elements of a 16-, 32- or 64-bit float tensor as 64-bit floats, exactly.
+    /// Returns the elements of a 16-, 32- or 64-bit float tensor as exact 64-bit floats.
     ///
     /// # Errors
     /// [`TensorError::DType`], expecting [`DType::F64`], for any other type.
@@ -215,7 +215,7 @@ impl Tensor {
         }
     }
 
-    /// The id of this tensor: the hash of its blob, which is not built for it.
+    /// Computes the id of this tensor, the hash of its blob, without building the blob.
     #[must_use]
     pub fn id(&self) -> ContentId {
         let mut hasher = blake3::Hasher::new();
@@ -223,7 +223,8 @@ impl Tensor {
         ContentId::from_bytes(*hasher.finalize().as_bytes())
     }
 
-    /// Header and bytes in one run: what the store keeps and the network carries. One copy.
+    /// Builds the blob, header and bytes in one run, as the store and the network carry it. This
+    /// copies once.
     #[must_use]
     pub fn to_blob(&self) -> Bytes {
         let header = self.blob_header();
@@ -233,7 +234,8 @@ impl Tensor {
         blob.freeze()
     }
 
-    /// The header of this tensor's blob; the blob is the header followed by [`Tensor::bytes`].
+    /// Builds the header of this tensor's blob; the blob is the header followed by
+    /// [`Tensor::bytes`].
     #[must_use]
     pub fn blob_header(&self) -> Vec<u8> {
         let mut header = Vec::with_capacity(HEADER_ALIGN);
@@ -248,16 +250,16 @@ impl Tensor {
         header
     }
 
-    /// Length of this tensor's blob in bytes.
+    /// Returns the length of this tensor's blob in bytes.
     #[must_use]
     pub fn blob_length(&self) -> usize {
         header_length(self.shape.rank()) + self.bytes.len()
     }
 
-    /// The tensor of a blob, sharing its bytes.
+    /// Returns the tensor of a blob, sharing its bytes.
     ///
     /// # Errors
-    /// [`TensorError::Blob`] if this is none, or those of [`Tensor::new`].
+    /// [`TensorError::Blob`] if the bytes are not a blob, or those of [`Tensor::new`].
     pub fn from_blob(blob: &Bytes) -> Result<Self, TensorError> {
         let refuse = |reason| Err(TensorError::Blob { reason });
         let Some(fixed) = blob.first_chunk::<HEADER_FIXED>() else {
@@ -304,12 +306,12 @@ impl Tensor {
     }
 }
 
-/// Length of a blob's header for `rank` dimensions.
+/// Returns the length of a blob's header for `rank` dimensions, in bytes.
 fn header_length(rank: usize) -> usize {
     (HEADER_FIXED + rank * 8).next_multiple_of(HEADER_ALIGN)
 }
 
-/// Elements seen as the bytes they lie in.
+/// Presents elements as bytes.
 struct Owner<T>(Vec<T>);
 
 impl<T: Element> AsRef<[u8]> for Owner<T> {

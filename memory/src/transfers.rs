@@ -1,11 +1,10 @@
-//! Transfers that wait for their path: the most urgent first, small ones together.
+//! Queues of transfers that wait for their path: the most urgent first, small ones together.
 //!
-//! A path carries one batch at a time, so that what is urgent never waits behind more than one.
-//! What is asked for twice is moved once, as urgently as the more urgent of the two wants it.
-//! Whoever waits for content may move it himself without a place in the queue: what waits for the
-//! way that he takes lets him go first.
-//! This is bookkeeping alone: whoever owns it takes batches, moves them, and says when they are
-//! done.
+//! A path carries one batch at a time, so that an urgent transfer waits for at most one batch. A
+//! transfer requested twice happens once, with the higher urgency of the two requests. A thread
+//! that waits for content can move it itself without a place in the queue: waiting transfers on its
+//! path let it go first. This is only bookkeeping: the owner takes batches, moves them, and reports
+//! when they are done.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -15,81 +14,81 @@ use thiserror::Error;
 use crate::holdings::Handle;
 use crate::place::Place;
 
-/// Content this small is moved together with other such: a transfer's fixed cost is then most of
-/// what it takes.
+/// Content up to this size moves together with other such content, because a transfer's fixed cost
+/// is then most of its time.
 pub const SMALL_BYTES: u64 = 64 << 10;
-/// Small transfers taken at once, in bytes: what a path moves in well under a millisecond.
+/// The most bytes of small transfers in one batch: a path moves them in well under a millisecond.
 pub const MERGED_BYTES_MAX: u64 = 1 << 20;
-/// Transfers that wait for one path. Whoever asks for more is moving faster than it can carry, and
-/// is better told.
+/// The most transfers that wait for one path. Beyond them the path cannot keep up, so the caller
+/// gets an error.
 pub const WAITING_MAX: usize = 4096;
 
-/// How urgent a transfer is; the larger goes first.
+/// The urgency of a transfer; the greater goes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Urgency {
-    /// Something may want it: what history says comes next.
+    /// A prediction says that work may need the content next.
     Guessed,
-    /// A plan will want it.
+    /// A plan will need the content.
     Planned,
-    /// Somebody waits for it.
+    /// A caller waits for the content.
     Awaited,
 }
 
-/// Content to be moved.
+/// Content to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WantedContent {
-    /// Which.
+    /// The handle of the content.
     pub handle: Handle,
-    /// How long it is.
+    /// The length of the content in bytes.
     pub bytes: u64,
 }
 
-/// What a path is to move now.
+/// A batch that a path must move now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// From where.
+    /// The place of departure.
     pub from: Place,
-    /// To where.
+    /// The place of arrival.
     pub to: Place,
-    /// What, one or several small ones.
+    /// The content: one item, or several small ones.
     pub items: Vec<WantedContent>,
 }
 
-/// There are as many transfers waiting for a path as there may be.
+/// The path has reached its limit of waiting transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{WAITING_MAX} transfers wait from {from} to {to}: wait for some of them")]
 pub struct PathFull {
-    /// From where.
+    /// The place of departure.
     pub from: Place,
-    /// To where.
+    /// The place of arrival.
     pub to: Place,
 }
 
-/// What was done so far.
+/// The counts of transfers so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransferCounts {
-    /// Transfers asked for.
+    /// Transfers requested.
     pub wanted: u64,
-    /// Those asked for that were waiting already.
+    /// Requests for transfers that were already waiting or moving.
     pub repeated: u64,
     /// Batches taken.
     pub batches: u64,
     /// Transfers that shared a batch with another.
     pub merged: u64,
-    /// Those that began, by how urgent they were.
+    /// Transfers begun, by urgency.
     pub begun: ByUrgency,
-    /// Those that waited until somebody who could not wait moved their content himself.
+    /// Transfers that left the queue because a waiting thread moved their content itself.
     pub overtaken: u64,
 }
 
 /// A count for each urgency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByUrgency {
-    /// Of what is guessed.
+    /// The count of predicted transfers.
     pub guessed: u64,
-    /// Of what is planned.
+    /// The count of planned transfers.
     pub planned: u64,
-    /// Of what is awaited.
+    /// The count of awaited transfers.
     pub awaited: u64,
 }
 
@@ -103,7 +102,7 @@ impl ByUrgency {
     }
 }
 
-/// By urgency, then by order of asking.
+/// The order in a queue: by urgency, then by time of request.
 type Rank = (Reverse<Urgency>, u64);
 
 #[derive(Clone, Debug, Default)]
@@ -113,18 +112,18 @@ struct PathQueue {
     moving: Vec<Handle>,
 }
 
-/// All that waits.
+/// All queues of transfers.
 #[derive(Clone, Debug, Default)]
 pub struct Transfers {
     queues: BTreeMap<(Place, Place), PathQueue>,
-    /// Hops over which somebody moves himself what he waits for, and how many do.
+    /// Hops over which waiting threads move content themselves, and the number of those threads.
     awaited: BTreeMap<(Place, Place), u64>,
     asked: u64,
     counts: TransferCounts,
 }
 
 impl Transfers {
-    /// Asks for a transfer.
+    /// Requests a transfer.
     ///
     /// # Errors
     /// [`PathFull`].
@@ -157,7 +156,8 @@ impl Transfers {
         Ok(())
     }
 
-    /// The most urgent that a free path can move now: with it, if it is small, others that are.
+    /// Takes the most urgent transfer that a free path can move now and, if it is small, further
+    /// small ones.
     pub fn take(&mut self) -> Option<Batch> {
         let first = |(path, queue): (&(Place, Place), &PathQueue)| {
             let free = self.is_free(*path, queue);
@@ -193,7 +193,7 @@ impl Transfers {
         })
     }
 
-    /// Whether something waits for a path that is free.
+    /// Returns whether a transfer waits for a free path.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let ready = |(path, queue): (&(Place, Place), &PathQueue)| {
@@ -202,8 +202,8 @@ impl Transfers {
         self.queues.iter().any(ready)
     }
 
-    /// Whether nothing moves on a path, nor anything that is awaited over a hop of it: of a path by
-    /// way of the host, to the host or from there.
+    /// Returns whether a path is free: no batch moves on it, and no thread moves awaited content
+    /// over one of its hops. A path through the host has the hops to the host and from it.
     fn is_free(&self, path: (Place, Place), queue: &PathQueue) -> bool {
         let over = |hop: &(Place, Place)| {
             let leaves = hop.0 == path.0 || hop.0 == Place::Host;
@@ -212,9 +212,9 @@ impl Transfers {
         queue.moving.is_empty() && !self.awaited.keys().any(over)
     }
 
-    /// Somebody moves content himself over one hop, because he waits for it, and with it what else
-    /// he waits for: until he says that it has [ended](Self::end_awaited), nothing else begins on
-    /// a path over that hop. What waits to bring the same to the same place is taken from there.
+    /// Records that a thread moves this content over one hop itself because it waits for it. Until
+    /// [`Self::end_awaited`], no batch begins on a path over that hop. Removes waiting transfers of
+    /// the same content to the same place.
     pub fn begin_awaited(
         &mut self,
         content: impl IntoIterator<Item = Handle>,
@@ -231,7 +231,7 @@ impl Transfers {
         self.drop_idle();
     }
 
-    /// What somebody moved himself has arrived, or failed.
+    /// Records that a thread's own transfer arrived or failed.
     pub fn end_awaited(&mut self, from: Place, to: Place) {
         let going = self.awaited.get_mut(&(from, to));
         let going = going.expect("it was told when it began");
@@ -241,7 +241,7 @@ impl Transfers {
         }
     }
 
-    /// A batch was moved, or given up: its path is free.
+    /// Records that a batch was moved or abandoned, so its path is free.
     pub fn done(&mut self, batch: &Batch) {
         let path = (batch.from, batch.to);
         let queue = self.queues.get_mut(&path).expect("its path took it");
@@ -256,7 +256,7 @@ impl Transfers {
         }
     }
 
-    /// Content that nobody wants any more.
+    /// Removes all waiting transfers of content that is no longer needed.
     pub fn forget(&mut self, handle: Handle) {
         for queue in self.queues.values_mut() {
             queue.forget(handle);
@@ -269,13 +269,13 @@ impl Transfers {
             .retain(|_, queue| !queue.waiting.is_empty() || !queue.moving.is_empty());
     }
 
-    /// Whether nothing waits or moves.
+    /// Returns whether no transfer waits or moves.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queues.is_empty()
     }
 
-    /// What was done so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn counts(&self) -> TransferCounts {
         self.counts
@@ -289,7 +289,7 @@ impl PathQueue {
         assert_eq!(self.waiting.len(), self.rank.len(), "each waits once");
     }
 
-    /// Whether it waited.
+    /// Removes a transfer from the queue. Returns whether it waited.
     fn forget(&mut self, handle: Handle) -> bool {
         let rank = self.rank.remove(&handle);
         rank.is_some_and(|rank| self.waiting.remove(&rank).is_some())

@@ -1,7 +1,7 @@
-//! Checks a stream of bytes against the id it was announced under, as the frames arrive.
+//! Checks a stream of bytes against its announced id, frame by frame.
 //!
-//! The receiver knows the id and the length beforehand, so too much is refused at the first frame
-//! that brings it, and a changed byte at the end; nothing is hashed twice.
+//! The receiver knows the id and the length in advance, so it refuses excess bytes at the first
+//! frame that has them, and a changed byte at the end; it hashes each byte once.
 
 use thiserror::Error;
 
@@ -16,41 +16,41 @@ pub struct Verifier {
     hasher: blake3::Hasher,
 }
 
-/// Why a stream is not what was announced.
+/// Why a stream does not match its announcement.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum VerifyError {
-    /// More bytes came than announced.
+    /// More bytes arrived than announced.
     #[error("content {id}: {length} bytes were announced, at least {received} came")]
     TooLong {
-        /// The id announced.
+        /// The announced id.
         id: ContentId,
-        /// Bytes announced.
+        /// The announced length in bytes.
         length: u64,
-        /// Bytes received, the refused frame included.
+        /// The bytes received, including the refused frame.
         received: u64,
     },
     /// The stream ended early.
     #[error("content {id}: {length} bytes were announced, only {received} came")]
     TooShort {
-        /// The id announced.
+        /// The announced id.
         id: ContentId,
-        /// Bytes announced.
+        /// The announced length in bytes.
         length: u64,
-        /// Bytes received.
+        /// The bytes received.
         received: u64,
     },
-    /// The bytes are others.
+    /// The bytes have another id.
     #[error("content announced as {expected} arrived as {found}")]
     Changed {
-        /// The id announced.
+        /// The announced id.
         expected: ContentId,
-        /// The id of what came.
+        /// The id of the received bytes.
         found: ContentId,
     },
 }
 
 impl Verifier {
-    /// A check of a stream announced as `expected`, `length` bytes long.
+    /// Creates the check of a stream with the announced id and length in bytes.
     #[must_use]
     pub fn new(expected: ContentId, length: u64) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl Verifier {
     /// Takes the next frame in order.
     ///
     /// # Errors
-    /// [`VerifyError::TooLong`] when it brings more than was announced.
+    /// [`VerifyError::TooLong`] if it exceeds the announced length.
     pub fn feed(&mut self, frame: &[u8]) -> Result<(), VerifyError> {
         let received = self.received.saturating_add(frame.len() as u64);
         if received > self.length {
@@ -80,13 +80,13 @@ impl Verifier {
         Ok(())
     }
 
-    /// Bytes taken so far: where an interrupted stream resumes.
+    /// Returns the bytes taken so far, at which an interrupted stream resumes.
     #[must_use]
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Whether every announced byte has come.
+    /// Returns whether all announced bytes have arrived.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.received == self.length

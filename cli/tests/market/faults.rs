@@ -350,6 +350,7 @@ fn a_budget_that_a_lost_provider_holds_is_waited_for() {
     market.make_faulty(&name_of(&market, &victim), "stall");
     market.assert_escrow_returns();
     let before = market.available(&buyer(&market));
+    let victim_before = market.available(&victim);
     let again = market.submit_digits("again", &limits).done();
     assert_eq!(
         providers(&again),
@@ -360,8 +361,10 @@ fn a_budget_that_a_lost_provider_holds_is_waited_for() {
     assert_eq!(logits(&market, "again"), logits(&market, "first"));
     market.assert_escrow_returns();
     let spent = before - market.available(&buyer(&market));
-    // The one that stalled claims the price of a held device, a tenth of what it asks.
+    // The market keeps the price of the held device, a tenth of the ask.
     assert!(spent <= billed(&again) + 450_000 / 10, "{spent}");
+    let earned = market.available(&victim) - victim_before;
+    assert_eq!(earned, 0, "stalling earns nothing");
 }
 
 /// The account that `souk submit` spends from.

@@ -184,8 +184,13 @@ fn what_onnx_runtime_reaches_is_sold_and_run_in_a_sandbox() {
     let job = market.submit_digits("out", &there).done();
     let device = job["plan"]["parts"][0]["device"].as_str().unwrap();
     assert!(device.contains("CPUExecutionProvider"), "{device}");
-    let report = &seller.status()["isolation"]["isolation"];
-    assert_eq!(report, "process");
+    let kept = seller.status()["isolation"].clone();
+    assert_eq!(
+        kept["isolation"], "partial",
+        "what its owner accepts as root"
+    );
+    let enforced = kept["policy"]["enforced"].as_array().expect("a list");
+    assert!(!enforced.is_empty(), "{kept}");
 
     let refused = souk(
         market.path("net/none").as_ref(),

@@ -7,24 +7,24 @@ use std::path::{Path, PathBuf};
 
 use super::Disk;
 
-/// The file that whoever uses the folder holds locked; the system lets go of it with the process.
+/// The file that a process locks while it uses the folder; the system releases it with the process.
 const LOCK: &str = "lock";
 
-/// A folder of real files, of one process at a time: two that write one log destroy it. Files stay
-/// open: a write costs one system call.
+/// A folder of real files for one process at a time: two processes that write one log would destroy
+/// it. Files stay open, so a write costs one system call.
 #[derive(Debug)]
 pub struct FolderDisk {
     folder: PathBuf,
     open: BTreeMap<String, File>,
-    /// Held as long as this value lives.
+    /// Keeps the lock as long as this value lives.
     _lock: File,
 }
 
 impl FolderDisk {
-    /// Opens a folder, making it if it isn't there.
+    /// Opens a folder and creates it if it does not exist.
     ///
     /// # Errors
-    /// What the system says, `ResourceBusy` if another process uses the folder.
+    /// The system's error, `ResourceBusy` if another process uses the folder.
     pub fn open(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let lock = File::create(folder.join(LOCK))?;
@@ -103,7 +103,7 @@ impl Disk for FolderDisk {
     }
 
     fn sync_names(&mut self) -> io::Result<()> {
-        // Elsewhere a folder is no file: the file system keeps names in its own journal.
+        // On other systems a folder is no file: the file system keeps names in its own journal.
         #[cfg(unix)]
         File::open(&self.folder)?.sync_all()?;
         Ok(())

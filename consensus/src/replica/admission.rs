@@ -1,5 +1,5 @@
-//! What is let through to raft, which trusts its messages: bytes of peers are refused, never
-//! asserted.
+//! Admission: raft trusts its messages, so this module checks peers' messages first, and refuses
+//! bad ones without asserting.
 
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 
@@ -12,126 +12,128 @@ use crate::snapshot::SnapshotError;
 use crate::wire::WireError;
 
 /// How far the time of an entry or a state may be ahead of the local clock, in milliseconds, unless
-/// the log was there already: more than clocks differ that somebody looks after. A leader stamps
-/// with what a majority's clocks show, so one that goes beyond lies, or this clock is wrong.
+/// the log already has that time: more than the differences between maintained clocks. A leader
+/// stamps entries with the time that a majority's clocks show, so if it exceeds this, the leader
+/// lies or the local clock is wrong.
 const AHEAD_MS_MAX: u64 = 600_000;
 
-/// Why a peer's message was dropped.
+/// Why a replica dropped a peer's message.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    /// No frame of this protocol.
+    /// The bytes are no frame of this protocol.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// It claims another sender than the transport says.
+    /// It names another sender than the transport does.
     #[error("replica {from} speaks in the name of {claimed}")]
     Sender {
-        /// Who sent it.
+        /// The replica that sent it.
         from: ReplicaId,
-        /// Whom it names.
+        /// The replica that it names.
         claimed: u64,
     },
-    /// It is for someone else.
+    /// It is for another replica.
     #[error("a message for replica {0}")]
     Recipient(u64),
-    /// It proposes what no replica could apply.
+    /// It proposes an entry that no replica could apply.
     #[error("replica {from} proposes an unreadable entry: {cause}")]
     Entry {
-        /// Who sent it.
+        /// The replica that sent it.
         from: ReplicaId,
-        /// What is wrong.
+        /// The fault in the entry.
         #[source]
         cause: BatchError,
     },
-    /// It proposes nothing.
+    /// It proposes no entry.
     #[error("replica {0} proposes nothing")]
     Empty(ReplicaId),
-    /// It comes before a new group knows what time it is; the proposal will be sent again.
+    /// It comes before the new group has agreed on the time; its origin will send the proposal
+    /// again.
     #[error("no majority's clocks were heard yet")]
     NoTime,
-    /// It offers no snapshot.
+    /// It offers a snapshot that cannot be read.
     #[error("replica {from} offers an unreadable snapshot: {cause}")]
     Manifest {
-        /// Who sent it.
+        /// The replica that sent it.
         from: ReplicaId,
-        /// What is wrong.
+        /// The fault in the offer.
         #[source]
         cause: ManifestError,
     },
-    /// The parts of a snapshot verify, and yet make none.
+    /// The parts of a snapshot verify, but do not form a snapshot.
     #[error("a snapshot whose parts verify is none: {0}")]
     Snapshot(#[from] SnapshotError),
-    /// A snapshot is not the one that was offered, or has impossible members.
+    /// The snapshot differs from its offer, or has impossible members.
     #[error("the snapshot from replica {0} is not what it offered")]
     Unlike(ReplicaId),
     /// It offers a state for which no majority of the members vouches.
     #[error("replica {from} offers a state for which {vouched} of {members} members vouch")]
     Unvouched {
-        /// Who sent it.
+        /// The replica that sent it.
         from: ReplicaId,
-        /// Members with a valid signature.
+        /// The members with a valid signature.
         vouched: usize,
-        /// How many members there are.
+        /// The members that could sign.
         members: usize,
     },
-    /// It offers a state for which fewer members vouch than for the one under way.
+    /// It offers a state for which fewer members vouch than for the one in transfer.
     #[error("replica {0} offers a state with fewer signatures than the one under way")]
     Fewer(ReplicaId),
-    /// It offers a state again shortly after one that was refused.
+    /// It offers a state shortly after this replica refused an earlier offer of the sender.
     #[error("replica {0} offered a state that was refused; its offers wait")]
     Doubted(ReplicaId),
-    /// It changes the members as nobody ordered.
+    /// It contains a change of members that no operator ordered.
     #[error(transparent)]
     Unordered(Accusation),
     /// It forwards a proposal to a replica that does not lead; its origin will send it again.
     #[error("this replica does not lead")]
     NotLeader,
-    /// It can't be heard before what came earlier was looked at; it will be sent again.
+    /// This replica must first verify earlier entries; the sender will repeat the message.
     #[error("something in the log is not verified yet")]
     Unverified,
-    /// It is from a leader that has just sent what must not be in the log.
+    /// It comes from a leader that has just sent an entry that must not be in the log.
     #[error("replica {0} sent what must not be in the log, and is not heard in this term")]
     Accused(ReplicaId),
-    /// It says that more is committed than there is.
+    /// It states as committed an entry that this log does not hold.
     #[error("replica {from} says that entry {commit} is committed, which is not here")]
     Commit {
-        /// Who sent it.
+        /// The replica that sent it.
         from: ReplicaId,
-        /// What it says.
+        /// The entry that it states as committed.
         commit: LogIndex,
     },
-    /// Its entries do not follow each other.
+    /// Its entries are not consecutive.
     #[error("replica {from} sends entry {index} where it does not belong")]
     Order {
-        /// Who sent it.
+        /// The replica that sent it.
         from: ReplicaId,
-        /// The entry.
+        /// The entry out of place.
         index: LogIndex,
     },
-    /// It would replace what is committed.
+    /// It would replace a committed entry.
     #[error("replica {from} sends another entry {index} than the one that is committed")]
     Conflict {
-        /// Who sent it.
+        /// The replica that sent it.
         from: ReplicaId,
-        /// In which term it speaks.
+        /// The term of the message.
         term: Term,
-        /// The entry.
+        /// The entry in conflict.
         index: LogIndex,
     },
-    /// It would set the log's clock to a time to come.
+    /// It would set the log's clock far into the future.
     #[error("replica {from} sends an entry or a state of {time}, far ahead of the clock here")]
     Ahead {
-        /// Who sent it.
+        /// The replica that sent it.
         from: ReplicaId,
-        /// The time in it.
+        /// The time in the message.
         time: LogTime,
     },
-    /// raft dropped it, as it may.
+    /// raft-rs dropped it, as it can.
     #[error("raft dropped it: {0}")]
     Dropped(#[from] raft::Error),
 }
 
 impl<M: StateMachine> Replica<M> {
-    /// Lets only messages through that raft can bear.
+    /// Admits only messages that raft can process safely.
     pub(super) fn admit(&self, from: ReplicaId, message: &Message) -> Result<(), StepError> {
         use MessageType::{
             MsgAppend, MsgHeartbeat, MsgPropose, MsgReadIndex, MsgSnapshot, MsgTimeoutNow,
@@ -175,7 +177,8 @@ impl<M: StateMachine> Replica<M> {
         if self.is_accused(message) {
             return Err(StepError::Accused(from));
         }
-        // What came in an earlier term is looked at first, while it is known who sent it.
+        // Entries of an earlier term must be verified first, while this replica knows who sent
+        // them.
         let unstable = !self.raw.raft.raft_log.unstable_entries().is_empty();
         match unstable && message.term > self.raw.raft.term {
             true => Err(StepError::Unverified),
@@ -183,12 +186,12 @@ impl<M: StateMachine> Replica<M> {
         }
     }
 
-    /// Entries must follow each other, be readable, leave alone what is committed, and not be of a
-    /// time to come.
+    /// Checks that entries are consecutive and readable, replace no committed entry, and have no
+    /// time far in the future.
     fn admit_entries(&self, from: ReplicaId, message: &Message) -> Result<(), StepError> {
         let log = &self.raw.raft.raft_log;
         let mut before = (message.index, message.log_term);
-        // Nobody's log begins at zero: a first state comes as a snapshot.
+        // No log begins at zero, because the first state comes as a snapshot.
         if message.index == 0 {
             let index = LogIndex(0);
             return Err(StepError::Order { from, index });
@@ -201,7 +204,8 @@ impl<M: StateMachine> Replica<M> {
                 let index = LogIndex(index);
                 return Err(StepError::Order { from, index });
             }
-            // raft has term 0 for what a snapshot took the place of: it can't be compared any more.
+            // raft reports term 0 for an entry that a snapshot replaced: it cannot be compared any
+            // more.
             let here = log.term(index).unwrap_or(0);
             if index <= log.committed && here != 0 && here != term {
                 let index = LogIndex(index);
@@ -222,7 +226,7 @@ impl<M: StateMachine> Replica<M> {
         self.admit_time(from, head.time)
     }
 
-    /// Refuses a time far ahead of the local clock, unless the log was there already.
+    /// Refuses a time far ahead of the local clock, unless the log already has that time.
     pub(super) fn admit_time(&self, from: ReplicaId, time: LogTime) -> Result<(), StepError> {
         let latest = self.clocks.local().0.saturating_add(AHEAD_MS_MAX);
         match time.0 > latest && time > self.time {
@@ -231,7 +235,7 @@ impl<M: StateMachine> Replica<M> {
         }
     }
 
-    /// Another replica wants a batch in the log of this one, if it leads.
+    /// Appends a batch that another replica forwarded, if this replica leads.
     pub(super) fn on_forwarded(
         &mut self,
         from: ReplicaId,

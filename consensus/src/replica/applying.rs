@@ -1,4 +1,4 @@
-//! The way from a committed entry to the machine, and snapshots of what came of it.
+//! The application of committed entries by the machine, and snapshots of the result.
 
 use bytes::Bytes;
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, HardState};
@@ -16,29 +16,29 @@ use crate::machine::{Position, RestoreError, StateMachine, Unable};
 use crate::snapshot::{Growth, Snapshot, SnapshotParts};
 use protobuf::Message as _;
 
-/// Why a snapshot could not become the state, or an entry not be applied.
+/// Why a snapshot cannot become the state, or an entry cannot be applied.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// The machine does not understand it.
+    /// The machine cannot restore the snapshot.
     #[error("the snapshot of entry {index} cannot be restored: {cause}")]
     Restore {
-        /// Its last entry.
+        /// The snapshot's last entry.
         index: LogIndex,
         /// The machine's reason.
         #[source]
         cause: RestoreError,
     },
-    /// The restored state is another than the one written.
+    /// The restored state differs from the stored digest.
     #[error("the snapshot of entry {index} restores to the state {found}, written was {wanted}")]
     Differs {
-        /// Its last entry.
+        /// The snapshot's last entry.
         index: LogIndex,
-        /// Digest written with it.
+        /// The digest stored with the snapshot.
         wanted: Digest,
-        /// Digest of the restored machine.
+        /// The digest of the restored machine.
         found: Digest,
     },
-    /// The machine can't do what is to be done from this entry on: another build can.
+    /// This build of the machine cannot apply entries from this one on; another build can.
     #[error("entry {index} of the log can't be applied by this build: {cause}")]
     Unable {
         /// The first entry that is not applied.
@@ -49,14 +49,15 @@ pub enum ApplyError {
     },
 }
 
-/// The log since a snapshot comes to at least one part in so many of it before the next is taken.
+/// Before the next snapshot, the log since the last one must reach one part in this many of the
+/// state's size.
 const STATE_SHARE: u64 = 8;
 
 impl<M: StateMachine> Replica<M> {
-    /// Goes on after `work` was made durable and its messages were sent.
+    /// Continues after the caller made `work` durable and sent its messages.
     ///
     /// # Errors
-    /// When a received snapshot can't be restored, or an entry not be applied: the replica must
+    /// If a received snapshot cannot be restored, or an entry cannot be applied: the replica must
     /// stop.
     pub fn persisted(&mut self, work: Work) -> Result<Outcome, ApplyError> {
         let mut ready = self
@@ -79,7 +80,7 @@ impl<M: StateMachine> Replica<M> {
         }
         self.apply_all(ready.take_committed_entries(), &mut outcome)?;
         self.raw.advance_append_async(ready);
-        // A snapshot counts as applied, which it can only once it counts as durable.
+        // A snapshot counts as applied, which is possible only once it counts as durable.
         self.acknowledge();
         self.raw.advance_apply();
         outcome.forgery = self.settle_verified().err();
@@ -88,8 +89,8 @@ impl<M: StateMachine> Replica<M> {
         Ok(outcome)
     }
 
-    /// Whether members make the whole state at the entry applied last, and vouch for it. All come
-    /// to the same answer: it follows from what they applied.
+    /// Returns whether members make the whole state at the last applied entry and vouch for it. All
+    /// reach the same answer, because it follows from the entries that they applied.
     fn is_state_due(&self, members_changed: bool) -> bool {
         let Growth {
             since,
@@ -97,18 +98,18 @@ impl<M: StateMachine> Replica<M> {
             log_bytes,
         } = self.growth;
         let many = self.applied.0 - since.0 >= self.config.snapshot_entries;
-        // A large state is written again once the log that it makes superfluous is worth it.
+        // A large state is worth writing again only once the log that it replaces is large enough.
         let worth_it = log_bytes >= state_bytes / STATE_SHARE;
         members_changed || (many && worth_it) || log_bytes >= self.config.snapshot_log_bytes
     }
 
-    /// The present state as bytes, for a backup.
+    /// Encodes the current state, for a backup.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.snapshot_with(&self.machine.snapshot(), self.growth)
     }
 
-    /// The present state as members vouch for it.
+    /// Encodes the current state as members vouch for it.
     #[must_use]
     pub(crate) fn vouched_snapshot(&self) -> Snapshot {
         let machine = self.machine.snapshot();
@@ -136,7 +137,7 @@ impl<M: StateMachine> Replica<M> {
         })
     }
 
-    /// Forgets the entries before `keep_from`, which durable snapshots cover.
+    /// Removes the entries before `keep_from`, which durable snapshots cover.
     pub fn compact(&mut self, snapshot: Snapshot, keep_from: LogIndex) {
         assert!(
             snapshot.index <= self.applied,
@@ -264,7 +265,7 @@ impl<M: StateMachine> Replica<M> {
         Ok(())
     }
 
-    /// Gives a batch to the machine, and what came of it to the history.
+    /// Applies a batch to the machine and adds its commands and results to the history.
     fn run(
         &mut self,
         index: LogIndex,
@@ -302,15 +303,15 @@ impl<M: StateMachine> Replica<M> {
         outcome.checkpoints.push(checkpoint);
     }
 
-    /// The log's clock.
+    /// Returns the log's clock.
     #[must_use]
     pub fn time(&self) -> LogTime {
         self.time
     }
 }
 
-/// A membership change. raft replaces one it refuses by an empty normal entry, so what is
-/// committed as a change can be read.
+/// Decodes a membership change. raft replaces a refused change by an empty normal entry, so every
+/// committed change is readable.
 fn conf_change(entry: &Entry) -> ConfChangeV2 {
     ConfChangeV2::parse_from_carllerche_bytes(&entry.data).expect("raft read it when proposed")
 }

@@ -1,10 +1,10 @@
-//! How late it is in the log: no later than a majority's clocks show.
+//! The log's time: it is never later than the clocks of a majority show.
 //!
-//! The leader stamps entries, and time in the log never goes back. A single clock far ahead would
-//! let everything expire for everybody. So each replica tells the leader now and then what its
-//! clock shows, and the leader stamps with the latest time that a majority of the voters has
-//! reached. A local clock that moved strangely between two ticks counts for nothing until the
-//! others were heard again; until then time in the log stands still.
+//! The leader stamps entries, and time in the log never goes back. A single clock far ahead could
+//! make everything expire for everyone. So each replica reports its clock to the leader now and
+//! then, and the leader stamps with the latest time that a majority of the voters has reached. If
+//! the local clock jumps between two ticks, the readings lose their meaning until the other
+//! replicas report again; until then time in the log stands still.
 
 use std::collections::BTreeMap;
 
@@ -13,44 +13,46 @@ use crate::ids::{LogTime, ReplicaId};
 use crate::machine::StateMachine;
 use crate::wire::{Envelope, PeerMessage};
 
-/// A clock that moved by more between two ticks has jumped, or its replica stood still.
+/// If the local clock moves by more than this between two ticks, it jumped or its replica stood
+/// still.
 const JUMP_MS: u64 = 2_000;
 
-/// Voters of whom the clocks are compared without an allocation: the leader does it all the time.
+/// The most voters whose clocks can be compared without an allocation, because the leader compares
+/// them often.
 const FEW_VOTERS: usize = 16;
 
-/// What another clock showed, as its difference to the local one.
+/// Another replica's clock, as its difference to the local one.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     ahead_ms: i64,
     tick: u64,
 }
 
-/// See the module.
+/// The clocks that a replica knows, as the module describes.
 #[derive(Debug, Default)]
 pub(super) struct Clocks {
     /// The local clock, as of the last call.
     local: LogTime,
-    /// The same at the last tick.
+    /// The local clock at the last tick.
     at_tick: Option<LogTime>,
     readings: BTreeMap<ReplicaId, Reading>,
-    /// Who was told last what the local clock shows, and when.
+    /// The leader to which this replica last reported its clock, and the tick of the report.
     told: Option<(ReplicaId, u64)>,
 }
 
 impl Clocks {
-    /// What the local clock shows.
+    /// Returns the local clock.
     pub(super) fn local(&self) -> LogTime {
         self.local
     }
 
-    /// Something happens at this time of the local clock.
+    /// Sets the local clock for a call, at most [`JUMP_MS`] after the last tick.
     pub(super) fn on_call(&mut self, now: LogTime) {
         let latest = self.at_tick.map_or(now, |at| LogTime(at.0 + JUMP_MS));
         self.local = now.min(latest);
     }
 
-    /// A tick passed.
+    /// Sets the local clock at a tick, and forgets the readings if it jumped.
     pub(super) fn on_tick(&mut self, now: LogTime) {
         let moved = self.at_tick.map_or(0, |at| at.0.abs_diff(now.0));
         if moved > JUMP_MS {
@@ -61,7 +63,7 @@ impl Clocks {
         assert!(moved <= JUMP_MS || self.readings.is_empty());
     }
 
-    /// Another replica says what its clock shows.
+    /// Records what another replica's clock shows.
     pub(super) fn on_reading(&mut self, from: ReplicaId, shown: LogTime, tick: u64) {
         let ahead_ms = shown
             .0
@@ -70,8 +72,8 @@ impl Clocks {
         self.readings.insert(from, Reading { ahead_ms, tick });
     }
 
-    /// The latest time that a majority of `voters` has reached, if so many were heard since the
-    /// tick `since`.
+    /// Returns the latest time that a majority of `voters` has reached, if enough of them reported
+    /// since the tick `since`.
     fn agreed(&self, me: ReplicaId, voters: &[u64], since: u64) -> Option<LogTime> {
         let ahead = |voter: &u64| {
             if *voter == me.get() {
@@ -102,7 +104,7 @@ impl Clocks {
 }
 
 impl<M: StateMachine> Replica<M> {
-    /// The time that a leader stamps entries with.
+    /// Returns the time with which a leader stamps entries.
     pub(super) fn stamp(&self) -> LogTime {
         let since = self
             .ticks
@@ -112,7 +114,7 @@ impl<M: StateMachine> Replica<M> {
         agreed.map_or(self.time, |agreed| agreed.max(self.time))
     }
 
-    /// Tells the leader what the local clock shows, if it is time to.
+    /// Reports the local clock to the leader, if a report is due.
     pub(super) fn tell_clock(&mut self) {
         let Some(leader) = self.leader().filter(|leader| *leader != self.config.id) else {
             return;

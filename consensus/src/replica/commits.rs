@@ -1,9 +1,9 @@
 //! When a leader tells the others how far the log is committed.
 //!
-//! raft-rs would send every follower a message for each commit, answered by each: half of all
-//! messages. The next entries say the same, so while commands keep coming nothing is sent for a
-//! commit alone. A replica whose own command was committed is told at once; the others when the
-//! caller finds nothing else to do, at the latest with the next tick.
+//! raft-rs would send every follower a message for each commit, and each would answer: half of all
+//! messages. The next entries carry the same information, so while commands keep coming the leader
+//! sends no message for a commit alone. It informs a replica whose own command was committed at
+//! once, and the others when the caller has nothing else to do, at the latest with the next tick.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use super::Replica;
 use crate::ids::ReplicaId;
 use crate::machine::StateMachine;
 
-/// What the others know and what they wait for.
+/// What the other replicas know, and the entries for which they wait.
 #[derive(Debug, Default)]
 pub(super) struct Commits {
-    /// The commit index that went out with the last messages to all.
+    /// The commit index in the last messages to all.
     told: u64,
-    /// For each replica that waits, the first and the last entry it waits for.
+    /// For each waiting replica, the first and the last entry for which it waits.
     awaited: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Commits {
-    /// An entry of another replica was taken into the log.
+    /// Records that the log took an entry for which its origin waits.
     pub(super) fn on_awaited(&mut self, by: ReplicaId, index: u64) {
         let (_, last) = self.awaited.entry(by.get()).or_insert((index, index));
         *last = index.max(*last);
@@ -29,7 +29,8 @@ impl Commits {
         assert!(first <= last, "it waits for something");
     }
 
-    /// Those that wait for something up to `committed`. What they wait for beyond it stays.
+    /// Returns the replicas that wait for an entry up to `committed`, and keeps their later
+    /// entries.
     fn take_due(&mut self, committed: u64) -> Vec<u64> {
         let due = self
             .awaited
@@ -46,13 +47,13 @@ impl Commits {
 }
 
 impl<M: StateMachine> Replica<M> {
-    /// Whether the others do not know yet what is committed, and this replica is to tell them.
+    /// Returns whether this replica leads and the others do not know the latest commit index.
     #[must_use]
     pub fn owes_commit(&self) -> bool {
         self.is_leader() && self.raw.raft.raft_log.committed > self.commits.told
     }
 
-    /// Tells the others what is committed; to be called when there is nothing else to do.
+    /// Sends the commit index to the others; call this when you have nothing else to do.
     pub fn tell_commit(&mut self) {
         if self.owes_commit() {
             self.raw.raft.bcast_append();
@@ -60,7 +61,7 @@ impl<M: StateMachine> Replica<M> {
         }
     }
 
-    /// Tells those what is committed that wait for it.
+    /// Sends the commit index to the replicas that wait for it.
     pub(super) fn tell_awaited_commit(&mut self) {
         if self.commits.awaited.is_empty() {
             return;
@@ -75,7 +76,7 @@ impl<M: StateMachine> Replica<M> {
         }
     }
 
-    /// Messages went to all others, and with them what is committed.
+    /// Records that messages with the commit index went to all others.
     pub(super) fn on_appends_sent(&mut self) {
         self.commits.told = self.raw.raft.raft_log.committed;
     }

@@ -1,10 +1,10 @@
 //! Digests of the whole state at equal indexes, compared between replicas.
 //!
-//! Raft carries a log, not a state: a replica whose memory or program went wrong would never
-//! notice. So each tells the others what its state was at every checkpoint. One that finds a
-//! quorum agreeing on another state than its own stops, and says between which entries it parted.
-//! The digests here are quick to make and cover what went in and came out; what a state holds is
-//! compared where members vouch for it ([`super::vouching`]).
+//! Raft replicates a log, not a state, so a replica with a memory or program fault would never
+//! notice. Therefore each replica sends the others the digests of its state at every checkpoint. A
+//! replica that finds a quorum agreeing on another state stops, and reports between which entries
+//! it diverged. These digests are quick to compute and cover inputs and outputs; members compare
+//! the full content of a state when they vouch for it ([`super::vouching`]).
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::checkpoint::Checkpoint;
 use crate::history::Digest;
 use crate::ids::{LogIndex, ReplicaId};
 
-/// Checkpoints remembered, to be compared with what others say of them.
+/// Checkpoints that a replica stores for comparison with the claims of others.
 const CHECKPOINTS_MAX: usize = 64;
 
-/// This replica's state is not that of the others.
+/// This replica's state differs from that of the others.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "this replica's state at entry {} is not the group's: {part} {mine} here, {theirs} on \
@@ -24,34 +24,34 @@ const CHECKPOINTS_MAX: usize = 64;
     index, by.len()
 )]
 pub struct Divergence {
-    /// The checkpoint that differs.
+    /// The entry of the differing checkpoint.
     pub index: LogIndex,
-    /// The last checkpoint that did not, zero if none was compared.
+    /// The last equal checkpoint; zero if none was compared.
     pub agreed: LogIndex,
-    /// What differs: "history" or "state".
+    /// The differing part: "history" or "state".
     pub part: &'static str,
-    /// The digest here.
+    /// The digest of this replica.
     pub mine: Digest,
-    /// The digest there.
+    /// The digest of the others.
     pub theirs: Digest,
-    /// Who agrees on it.
+    /// The replicas that agree on it.
     pub by: Vec<ReplicaId>,
 }
 
-/// See the module.
+/// The checkpoints that replicas reached, as the module describes.
 #[derive(Debug, Default)]
 pub(super) struct Checkpoints {
     mine: BTreeMap<LogIndex, Checkpoint>,
-    /// What each of the others says of its latest checkpoints: one that claims much crowds out
-    /// nobody but itself.
+    /// For each other replica, its latest claimed checkpoints. A replica that claims many displaces
+    /// only its own.
     claims: BTreeMap<ReplicaId, BTreeMap<LogIndex, Checkpoint>>,
     agreed: LogIndex,
-    /// Nothing came since the last comparison.
+    /// Whether nothing has changed since the last comparison.
     compared: bool,
 }
 
 impl Checkpoints {
-    /// This replica reached a checkpoint.
+    /// Records a checkpoint that this replica reached.
     pub(super) fn on_reached(&mut self, checkpoint: Checkpoint) {
         self.compared = false;
         self.mine.insert(checkpoint.index, checkpoint);
@@ -61,7 +61,7 @@ impl Checkpoints {
         assert!(self.mine.len() <= CHECKPOINTS_MAX);
     }
 
-    /// Another one says what it reached.
+    /// Records a checkpoint that another replica claims.
     pub(super) fn on_claim(&mut self, from: ReplicaId, checkpoint: Checkpoint) {
         self.compared = false;
         let claims = self.claims.entry(from).or_default();
@@ -72,14 +72,14 @@ impl Checkpoints {
         assert!(claims.len() <= CHECKPOINTS_MAX);
     }
 
-    /// The latest one reached here.
+    /// Returns this replica's latest checkpoint.
     pub(super) fn latest(&self) -> Option<Checkpoint> {
         self.mine
             .last_key_value()
             .map(|(_, checkpoint)| *checkpoint)
     }
 
-    /// Whether `quorum` replicas agree on a state that is not this one's.
+    /// Returns the difference if `quorum` replicas agree on a state that differs from this one's.
     pub(super) fn compare(&mut self, quorum: usize) -> Option<Divergence> {
         if std::mem::replace(&mut self.compared, true) {
             return None;

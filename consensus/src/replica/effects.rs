@@ -1,4 +1,4 @@
-//! What a replica wants done in the world, in the order in which it must be done.
+//! The effects of a replica, in the order in which the caller must carry them out.
 
 use bytes::Bytes;
 use raft::eraftpb::HardState;
@@ -20,76 +20,78 @@ use crate::wire::{Envelope, envelopes};
 /// The first half of a round: send, persist, send.
 #[derive(Debug)]
 pub struct Work {
-    /// To be sent at once; a leader's appends, while its own disk is still writing.
+    /// Messages to send at once; a leader can send appends while its own disk is still writing.
     pub send_first: Vec<Envelope>,
-    /// To be verified, beside what follows; see [`Replica::on_verified`].
+    /// Checks to run concurrently with the rest; see [`Replica::on_verified`].
     pub checks: Vec<Check>,
-    /// Parts of a snapshot to be kept; see [`crate::Store::keep_parts`].
+    /// Parts of a snapshot to store; see [`crate::Store::keep_parts`].
     pub parts: Vec<KeptPart>,
-    /// To be made durable.
+    /// Data to make durable.
     pub persist: Persist,
-    /// To be sent once it is durable: votes, and acknowledgements of what was verified before.
+    /// Messages to send once the data is durable: votes, and acknowledgements of entries verified
+    /// before.
     pub send_after: Vec<Envelope>,
 }
 
-/// The second half of a round: what the log has brought.
+/// The second half of a round: the consequences of committed entries.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// To be sent.
+    /// Messages to send.
     pub send: Vec<Envelope>,
     /// Entries applied, in order.
     pub applied: Vec<AppliedEntry>,
-    /// Commands proposed here that are now answered.
+    /// Answers to commands that this replica proposed.
     pub answers: Vec<Answer>,
-    /// Reads that may now be answered from the machine.
+    /// Reads that you can now answer from the machine.
     pub reads: Vec<ReadTicket>,
-    /// Digests of the whole state reached by this round.
+    /// Checkpoints that this round reached.
     pub checkpoints: Vec<Checkpoint>,
-    /// A snapshot replaced the state: whatever was derived from it must be derived again.
+    /// The last entry of a snapshot that replaced the state: you must derive again whatever you
+    /// derived from the state.
     pub installed: Option<LogIndex>,
-    /// A snapshot to be kept, and then given to [`Replica::compact`]: enough was applied since the
-    /// last one.
+    /// A snapshot to store and then pass to [`Replica::compact`], because enough entries were
+    /// applied since the last one.
     pub snapshot: Option<Snapshot>,
-    /// What the leader sent and must not be in the log; it was cut off.
+    /// Entries of the leader that must not be in the log, which the replica removed.
     pub forgery: Option<Forgery>,
 }
 
 /// One applied entry.
 #[derive(Debug)]
 pub struct AppliedEntry {
-    /// Its index.
+    /// The entry's index.
     pub index: LogIndex,
-    /// Its term.
+    /// The entry's term.
     pub term: Term,
-    /// The batch, which is applied once.
+    /// The id of the batch, which replicas apply once.
     pub batch: BatchId,
     /// The log's clock.
     pub time: LogTime,
-    /// Its commands and their results; one without a command let time pass.
+    /// The commands and their results; an entry without a command advances time.
     pub results: Vec<(Bytes, Vec<u8>)>,
 }
 
-/// The end of a command that was proposed here.
+/// The answer to a command that this replica proposed.
 #[derive(Debug)]
 pub struct Answer {
-    /// What [`Replica::propose`] gave.
+    /// The ticket that [`Replica::propose`] returned.
     pub ticket: Ticket,
-    /// The entry that holds it, or the snapshot's last one.
+    /// The entry that holds the command, or the snapshot's last entry.
     pub index: LogIndex,
     /// The machine's result.
     pub result: Result<Vec<u8>, NoAnswer>,
 }
 
-/// A command's result that can't be known here.
+/// Why the result of a command is unknown here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoAnswer {
-    /// It was applied, but this replica learned so by a snapshot.
+    /// A snapshot covers the command, so another replica applied it.
     #[error("the command was applied; its result is not known here")]
     InSnapshot,
 }
 
 impl<M: StateMachine> Replica<M> {
-    /// The next round of effects, if there is anything to do. `now` is the local clock.
+    /// Returns the next round of effects, if there is any. `now` is the local clock.
     pub fn take_work(&mut self, now: LogTime) -> Option<Work> {
         self.on_call(now);
         self.flush();
@@ -131,7 +133,7 @@ impl<M: StateMachine> Replica<M> {
         unkept || waits || self.raw.has_ready() || !self.outbox.is_empty()
     }
 
-    /// Term, vote, and what is committed of that which was verified.
+    /// Returns the term, the vote, and the commit index as far as entries are verified.
     fn hard_state(&self) -> HardState {
         let mut hard_state = self.raw.raft.hard_state();
         hard_state.commit = hard_state.commit.min(self.verifying.verified());

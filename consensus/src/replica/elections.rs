@@ -1,22 +1,22 @@
 //! Election timeouts drawn from the replica's own seed.
 //!
-//! raft-rs draws them from the thread's random generator, so no run could be replayed. Here a new
-//! one is drawn whenever the role, term or leader changed or a campaign began, and it is set
-//! after every step, over whatever raft-rs drew.
+//! raft-rs draws them from the thread's random generator, which would make replays impossible. This
+//! module draws a new timeout whenever the role, term or leader changes or a campaign begins, and
+//! sets it after every step over the one that raft-rs drew.
 
 use raft::{RawNode, StateRole};
 
 use crate::log::Log;
 
-/// Ticks beyond the election timeout before anyone campaigns. Voters refuse while they heard from a
-/// leader within the timeout; one that campaigned at the very end of it would be refused by those
-/// that heard the same heartbeat a moment later, and lose a whole round.
+/// Ticks beyond the election timeout before a replica campaigns. Voters refuse while they heard
+/// from a leader within the timeout; a replica that campaigned at the very end of it would meet
+/// refusals from those that heard the same heartbeat a moment later, and lose a whole round.
 const LEASE_TICKS: usize = 2;
 
-/// The timeout of one that must not campaign.
+/// The timeout of a replica that must not campaign.
 const NEVER: usize = usize::MAX - 1;
 
-/// What raft-rs is told of the longest timeout.
+/// The longest timeout in the configuration of raft-rs.
 pub(super) const TIMEOUT_MAX: usize = usize::MAX;
 
 /// Draws timeouts between one and two election timeouts.
@@ -29,7 +29,7 @@ pub(super) struct Elections {
 }
 
 impl Elections {
-    /// Timeouts of at least `ticks` and less than twice as many.
+    /// Creates timeouts of at least `ticks` and less than twice as many.
     pub(super) fn new(seed: u64, ticks: usize) -> Self {
         Self {
             state: seed,
@@ -39,8 +39,8 @@ impl Elections {
         }
     }
 
-    /// Sets the timeout; to be called after everything that may have touched raft's state. Who is
-    /// not to campaign yet waits for as long as it takes.
+    /// Sets the timeout; call this after anything that may have touched raft's state. A replica
+    /// that must not campaign yet waits without limit.
     pub(super) fn settle(&mut self, raw: &mut RawNode<Log>, may_campaign: bool) {
         let now = (raw.raft.term, raw.raft.state, raw.raft.leader_id);
         let campaign = raw.raft.election_elapsed == 0 && now.1 != StateRole::Leader && now.2 == 0;
@@ -54,7 +54,7 @@ impl Elections {
         raw.raft.set_randomized_election_timeout(timeout);
     }
 
-    /// splitmix64: small, well mixed, and the same everywhere.
+    /// Returns the next number of splitmix64: small, well mixed, and the same on every platform.
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;

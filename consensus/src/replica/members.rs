@@ -1,8 +1,8 @@
-//! Membership while running: learners first, then voters, more than one change jointly.
+//! Membership changes: learners first, then voters, and several changes jointly.
 //!
-//! A change is an entry like any other and takes effect when it is applied. raft-rs leaves the
-//! joint configuration by itself. An id that was removed is retired for good: its disk may be
-//! gone, and with it what it promised.
+//! A change is an entry like any other and takes effect when replicas apply it. raft-rs leaves the
+//! joint configuration by itself. A removed id is retired permanently, because its disk may be
+//! gone, and its votes and acknowledgements with it.
 
 use std::collections::BTreeSet;
 
@@ -17,70 +17,71 @@ use crate::check::{EntryFault, Fault};
 use crate::ids::{LogIndex, ReplicaId, Term};
 use crate::machine::{ChangeStanding, MemberChange, StateMachine};
 
-/// Entries a learner may lack and still be made a voter: what a leader sends in one message or two.
+/// The most entries that a learner may lack when it becomes a voter: a leader sends them in one
+/// message or two.
 pub const LEARNER_BEHIND_MAX: u64 = 1_000;
 
 /// Why a change was not proposed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
-    /// Only the leader knows who caught up.
+    /// This replica does not lead; only the leader knows which learners caught up.
     #[error("this replica does not lead: {}", ask(*leader))]
     NotLeader {
-        /// Who leads, if it is known.
+        /// The leader, if this replica knows it.
         leader: Option<ReplicaId>,
     },
-    /// One change at a time.
+    /// Another change is not finished.
     #[error("another membership change is under way")]
     UnderWay,
-    /// The id was removed once.
+    /// The id was removed earlier.
     #[error("replica {0} was removed and never comes back: a new replica needs a new id")]
     Retired(ReplicaId),
-    /// The operators did not order it.
+    /// The operators did not order the change.
     #[error("nobody ordered that {0}")]
     Unordered(MemberChange),
-    /// It is a member already.
+    /// The replica is a member already.
     #[error("replica {0} is a member already")]
     Member(ReplicaId),
-    /// It is no member.
+    /// The replica is not a member of the required kind.
     #[error("replica {0} is not a {wanted}", wanted = .1)]
     NoMember(ReplicaId, &'static str),
-    /// It has not caught up.
+    /// The learner has not caught up.
     #[error("learner {learner} has {reached} of {last} entries: it gets a vote once it caught up")]
     Behind {
-        /// Who.
+        /// The id of the learner.
         learner: ReplicaId,
-        /// Its last entry.
+        /// The learner's last entry.
         reached: LogIndex,
-        /// The leader's.
+        /// The leader's last entry.
         last: LogIndex,
     },
-    /// Nobody would be left.
+    /// No voter would remain.
     #[error("a group keeps at least one voter")]
     NobodyLeft,
-    /// raft dropped it.
+    /// raft-rs dropped the proposal.
     #[error("the leader takes no change at the moment: try again shortly")]
     Dropped,
 }
 
-/// How far a peer is, as its leader knows.
+/// A peer's progress, as its leader knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerProgress {
-    /// The peer.
+    /// The id of the peer.
     pub id: ReplicaId,
-    /// The last entry it has.
+    /// The last entry that the peer has.
     pub reached: LogIndex,
-    /// Whether it was heard from within an election timeout.
+    /// Whether the peer sent a message within an election timeout.
     pub active: bool,
-    /// Whether it has a vote.
+    /// Whether the peer has a vote.
     pub voter: bool,
 }
 
 impl<M: StateMachine> Replica<M> {
-    /// Proposes a membership change; more than one step is made jointly. It has happened once the
-    /// members in [`Replica::status`] say so.
+    /// Proposes a membership change; several steps take effect jointly. The change has happened
+    /// once the members in [`Replica::status`] show it.
     ///
     /// # Errors
-    /// When it can't be made now, or never.
+    /// If the change is not possible now, or never.
     pub fn change_members(&mut self, changes: &[MemberChange]) -> Result<(), ChangeError> {
         if !self.is_leader() {
             return Err(ChangeError::NotLeader {
@@ -109,13 +110,13 @@ impl<M: StateMachine> Replica<M> {
         proposed.map_err(|_| ChangeError::Dropped)
     }
 
-    /// Asks the leader to hand its office to a voter.
+    /// Asks the leader to transfer its leadership to a voter.
     pub fn transfer_leader(&mut self, to: ReplicaId) {
         self.raw.transfer_leader(to.get());
         self.settle_elections();
     }
 
-    /// How far the others are; empty unless this replica leads.
+    /// Returns the progress of the other members; empty unless this replica leads.
     #[must_use]
     pub fn peers(&self) -> Vec<PeerProgress> {
         if !self.is_leader() {
@@ -137,14 +138,14 @@ impl<M: StateMachine> Replica<M> {
         peers
     }
 
-    /// Whether a member was heard from within an election timeout. raft-rs' own `recent_active` is
-    /// forgotten as each such timeout ends, of all at once.
+    /// Returns whether a member sent a message within an election timeout. `recent_active` of
+    /// raft-rs is not enough: it resets for all members at once at the end of each such timeout.
     fn hears(&self, id: ReplicaId) -> bool {
         let heard = self.heard.get(&id);
         heard.is_some_and(|tick| tick + self.config.election_ticks as u64 > self.ticks)
     }
 
-    /// Whether this replica is a member, as far as it has applied the log.
+    /// Returns whether this replica is a member, as far as it has applied the log.
     #[must_use]
     pub fn is_member(&self) -> bool {
         contains(self.members(), self.config.id)
@@ -190,8 +191,8 @@ impl<M: StateMachine> Replica<M> {
     }
 
     /// Compares the changes of members that a leader sends with the state, before raft sees them.
-    /// An append ends before a change that the state does not know yet: it is judged again once
-    /// everything before it is applied here, when the leader sends it again.
+    /// It cuts an append before a change that the state does not know yet: the leader sends it
+    /// again, and the replica judges it once it has applied everything before it.
     pub(super) fn admit_changes(
         &mut self,
         from: ReplicaId,
@@ -215,7 +216,7 @@ impl<M: StateMachine> Replica<M> {
             return Ok(());
         };
         if index.0 > self.applied.0 + 1 {
-            // Who sends it may lie about the rest, too: what is committed is heard again.
+            // The sender may lie about the rest, too: the commit index will come again.
             message.commit = message.commit.min(self.raw.raft.raft_log.committed);
             message.mut_entries().truncate(place);
             return Ok(());
@@ -224,7 +225,8 @@ impl<M: StateMachine> Replica<M> {
         Err(StepError::Unordered(self.accuse(from, message.term, found)))
     }
 
-    /// Takes down who sent what must not be in the log, and stands for election if it leads.
+    /// Records the sender of an entry that must not be in the log, and campaigns if the sender
+    /// leads.
     fn accuse(&mut self, from: ReplicaId, term: u64, found: EntryFault) -> Accusation {
         let accusation = Accusation {
             leader: Some(from),
@@ -234,14 +236,15 @@ impl<M: StateMachine> Replica<M> {
         let leads = self.leader() == Some(from);
         self.verifying.on_accused(accusation.clone(), self.ticks);
         if leads && self.is_member() && !self.has_unverified() {
-            // Refused while it still has changes of members to apply; its time comes anyway.
+            // raft refuses while changes of members wait for application; the election timeout
+            // follows anyway.
             let _later = self.raw.campaign();
             self.settle_elections();
         }
         accusation
     }
 
-    /// What nobody ordered in a change of members, as far as the state here says.
+    /// Returns the first unordered step of a change of members, as far as the local state shows.
     fn find_unordered(&self, entry: &Entry) -> Option<Fault> {
         let change = ConfChangeV2::parse_from_carllerche_bytes(&entry.data);
         let change = change.expect("what can't be read was not admitted");
@@ -256,8 +259,9 @@ impl<M: StateMachine> Replica<M> {
         change.get_changes().iter().find_map(judge)
     }
 
-    /// A change was committed. Every replica comes to the same decision here, from the same state:
-    /// what the operators do not want, or no longer, has no effect. Whether the members changed.
+    /// Applies a committed change. Every replica reaches the same decision from the same state: a
+    /// change that the operators do not want, or no longer want, has no effect. Returns whether the
+    /// members changed.
     pub(super) fn apply_members(&mut self, change: &ConfChangeV2) -> bool {
         let is_sound = |single: &ConfChangeSingle| {
             member_change(single).is_some_and(|change| self.is_applicable(change))
@@ -277,7 +281,8 @@ impl<M: StateMachine> Replica<M> {
         true
     }
 
-    /// Whether a change takes in who is in: it would take a vote away, and is never right again.
+    /// Returns whether a change adds a replica that is a member already: it would take a vote away,
+    /// and can never become valid.
     fn is_done(&self, change: MemberChange) -> bool {
         match change {
             MemberChange::AddLearner(id) => contains(self.members(), id),
@@ -296,7 +301,7 @@ impl<M: StateMachine> Replica<M> {
         fits && self.machine.judge_change(change) == ChangeStanding::Ordered
     }
 
-    /// The other members, learners and those about to leave included.
+    /// Returns the other members, including learners and members about to leave.
     pub(super) fn others(&self) -> Vec<ReplicaId> {
         ids(self.members())
             .filter(|id| *id != self.config.id)
@@ -325,7 +330,7 @@ fn single(change: &MemberChange) -> ConfChangeSingle {
     single
 }
 
-/// The step that raft knows as this; none for the id 0.
+/// Converts a raft change; returns `None` for the id 0.
 fn member_change(single: &ConfChangeSingle) -> Option<MemberChange> {
     let id = ReplicaId::new(single.node_id)?;
     Some(match single.get_change_type() {
@@ -335,7 +340,7 @@ fn member_change(single: &ConfChangeSingle) -> Option<MemberChange> {
     })
 }
 
-/// Everyone with a vote, those whose vote is about to end included.
+/// Returns all voters, including those whose vote is about to end.
 pub(super) fn voters(members: &ConfState) -> BTreeSet<ReplicaId> {
     let voters = members.get_voters().iter();
     let all = voters.chain(members.get_voters_outgoing());

@@ -1,4 +1,5 @@
-//! Commands on their way into the log: queued, packed, sent again when a leader is lost.
+//! Commands on their way into the log: a replica queues, packs and, if it loses its leader, resends
+//! them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,51 +10,51 @@ use crate::ids::{Incarnation, LogTime, ReplicaId};
 use crate::machine::{CommandFault, StateMachine};
 use crate::sessions::Sessions;
 
-/// Names one proposed command until it is answered.
+/// Names one proposed command until its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// The queue is full: nothing was taken, and the same command may be sent again later.
+/// The queue is full: it took no command, and you can send the same command again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("busy: {commands} commands of {bytes} bytes are waiting; try again shortly")]
 pub struct Busy {
-    /// Commands waiting.
+    /// The commands that wait.
     pub commands: usize,
-    /// Their bytes.
+    /// The bytes of these commands.
     pub bytes: usize,
 }
 
-/// Why a command was not taken.
+/// Why a command was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposalRefusal {
-    /// Too much is waiting.
+    /// Too many commands wait.
     #[error(transparent)]
     Busy(#[from] Busy),
-    /// It can never be taken.
+    /// The command is too large.
     #[error("a command of {bytes} bytes; at most {COMMAND_BYTES_MAX} are taken")]
     TooLarge {
-        /// Its size.
+        /// The command's size in bytes.
         bytes: usize,
     },
 }
 
-/// Bytes of one command: an entry travels in one message, and messages are about this large.
+/// The most bytes of one command: one message carries an entry, and messages are about this large.
 pub const COMMAND_BYTES_MAX: usize = 1 << 20;
 
-/// A command that its taker has verified: its bytes for the log, and what is applied here.
+/// A verified command: its bytes for the log, and its decoded form to apply here.
 #[derive(Debug)]
 pub struct Proposal<C> {
-    /// The bytes.
+    /// The command's bytes.
     pub bytes: Bytes,
-    /// What they say.
+    /// The decoded command.
     pub command: C,
 }
 
 impl<C> Proposal<C> {
-    /// Verifies commands together; what is said of each is in the same order.
+    /// Verifies commands together and returns the results in the same order.
     ///
     /// # Panics
-    /// When the machine does not say something of each.
+    /// If the machine does not return one result for each command.
     pub fn verify_each<M: StateMachine<Command = C>>(
         commands: Vec<Bytes>,
     ) -> Vec<Result<Self, CommandFault>> {
@@ -67,24 +68,24 @@ impl<C> Proposal<C> {
     }
 }
 
-/// Bounds of what one replica keeps on its way into the log.
+/// The bounds of one replica's proposals.
 #[derive(Clone, Copy, Debug)]
 pub struct ProposalLimits {
     /// Commands queued or in flight.
     pub commands_max: usize,
-    /// Their bytes.
+    /// Bytes of these commands.
     pub bytes_max: usize,
     /// Commands in one entry.
     pub entry_commands_max: usize,
-    /// Bytes of commands in one entry, if it holds more than one.
+    /// Bytes of commands in one entry with more than one command.
     pub entry_bytes_max: usize,
     /// Entries in flight.
     pub flights_max: usize,
 }
 
 impl Default for ProposalLimits {
-    /// 65,536 commands or 32 MiB: some 0.2 s of work at full speed. Entries of at most 256 KiB keep
-    /// a message of 1 MiB full without letting one entry hold up the next.
+    /// 65,536 commands or 32 MiB: about 0.2 s of work at full speed. Entries of at most 256 KiB
+    /// fill messages of 1 MiB without letting one entry delay the next.
     fn default() -> Self {
         Self {
             commands_max: 65_536,
@@ -96,7 +97,7 @@ impl Default for ProposalLimits {
     }
 }
 
-/// A batch that was proposed and not yet seen applied.
+/// A batch that this replica proposed and has not yet applied.
 #[derive(Debug)]
 struct Flight<C> {
     tickets: Vec<Ticket>,
@@ -106,14 +107,14 @@ struct Flight<C> {
     sent: SendMoment,
 }
 
-/// One of this replica's commands that is applied now.
+/// A command of this replica that is now applied.
 #[derive(Debug)]
 pub(super) struct LandedProposal<C> {
     pub ticket: Ticket,
     pub command: C,
 }
 
-/// When, in which term and to whom a flight was last sent.
+/// The time, term and recipient of a flight's last transmission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SendMoment {
     pub term: u64,
@@ -121,7 +122,7 @@ pub(super) struct SendMoment {
     pub tick: u64,
 }
 
-/// See the module.
+/// The proposals of a replica, as the module describes.
 #[derive(Debug)]
 pub(super) struct Proposals<C> {
     origin: ReplicaId,
@@ -150,7 +151,7 @@ impl<C> Proposals<C> {
         }
     }
 
-    /// Queues commands, all or none; their tickets follow each other from the one returned.
+    /// Queues commands, all or none. Returns the first ticket; the others follow it.
     pub(super) fn push(&mut self, commands: Vec<Proposal<C>>) -> Result<Ticket, ProposalRefusal> {
         let sizes = || commands.iter().map(|it| it.bytes.len());
         if let Some(bytes) = sizes().find(|bytes| *bytes > COMMAND_BYTES_MAX) {
@@ -177,8 +178,8 @@ impl<C> Proposals<C> {
         Ok(first)
     }
 
-    /// Packs the head of the queue into a new flight, if there is a head and room for a flight.
-    /// The flight counts as not sent until [`Proposals::on_sent`].
+    /// Packs the head of the queue into a new flight, if there is a command and space for a flight.
+    /// The flight counts as unsent until [`Proposals::on_sent`].
     pub(super) fn pack(&mut self) -> Option<u64> {
         if self.queue.is_empty() || self.flights.len() >= self.limits.flights_max {
             return None;
@@ -214,7 +215,8 @@ impl<C> Proposals<C> {
         Some(sequence)
     }
 
-    /// The flights to be sent now: never sent, sent to another leader or term, or long ago.
+    /// Returns the flights to send now: those never sent, sent to another leader or in another
+    /// term, or sent long ago.
     pub(super) fn due(&self, now: SendMoment, resend_ticks: u64) -> Vec<u64> {
         let due = |flight: &Flight<C>| {
             (flight.sent.term, flight.sent.leader) != (now.term, now.leader)
@@ -227,7 +229,7 @@ impl<C> Proposals<C> {
             .collect()
     }
 
-    /// A flight as entry data.
+    /// Encodes a flight as entry data.
     pub(super) fn encode(&self, sequence: u64, time: LogTime) -> Option<Vec<u8>> {
         let flight = self.flights.get(&sequence)?;
         let id = BatchId {
@@ -247,7 +249,7 @@ impl<C> Proposals<C> {
         )
     }
 
-    /// An entry that only lets time pass.
+    /// Encodes an entry that only advances time.
     pub(super) fn encode_tick(&mut self, time: LogTime) -> Vec<u8> {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
@@ -280,8 +282,9 @@ impl<C> Proposals<C> {
         }
     }
 
-    /// Whether a batch in this replica's name is one that it has in flight. None of a batch that is
-    /// another's, or of which nothing is known any more: it was applied, or is of an earlier life.
+    /// Returns whether a batch that names this replica as its origin is one of its flights. Returns
+    /// `None` for a batch of another replica, or one about which this replica knows nothing any
+    /// more because it was applied or belongs to an earlier life.
     pub(super) fn claims(&self, batch: &Batch) -> Option<bool> {
         if batch.id.origin != self.origin || batch.id.incarnation < self.incarnation {
             return None;
@@ -296,8 +299,8 @@ impl<C> Proposals<C> {
         Some(flight.commands == batch.commands || is_reordered(&flight.commands, &batch.commands))
     }
 
-    /// A batch that was in flight is applied: its commands in the order in which the log has them.
-    /// A leader may have changed that order.
+    /// Removes an applied flight and returns its commands in the order of the log, because a leader
+    /// may have changed that order.
     pub(super) fn on_applied(&mut self, batch: &Batch) -> Vec<LandedProposal<C>> {
         let flight = self
             .land(batch.id)
@@ -316,7 +319,7 @@ impl<C> Proposals<C> {
         batch.commands.iter().map(&mut take).collect()
     }
 
-    /// Forgets a flight of this life.
+    /// Removes a flight of this incarnation.
     fn land(&mut self, id: BatchId) -> Option<Flight<C>> {
         if (id.origin, id.incarnation) != (self.origin, self.incarnation) {
             return None;
@@ -329,7 +332,7 @@ impl<C> Proposals<C> {
         Some(flight)
     }
 
-    /// A snapshot replaced the state: the tickets of flights it covers are returned and forgotten.
+    /// Removes the flights that an installed snapshot covers and returns their tickets.
     pub(super) fn on_installed(&mut self, sessions: &Sessions) -> Vec<Ticket> {
         let (origin, incarnation) = (self.origin, self.incarnation);
         let id = |sequence| BatchId {
@@ -346,23 +349,23 @@ impl<C> Proposals<C> {
             .collect()
     }
 
-    /// Whether something waits for a flight.
+    /// Returns whether a command waits for a flight.
     pub(super) fn has_queued(&self) -> bool {
         !self.queue.is_empty()
     }
 
-    /// Whether nothing is queued or in flight.
+    /// Returns whether no command is queued or in flight.
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.flights.is_empty()
     }
 
-    /// Commands queued or in flight.
+    /// Returns the number of commands queued or in flight.
     pub(super) fn commands(&self) -> usize {
         self.commands
     }
 }
 
-/// Whether two lists hold the same commands.
+/// Returns whether two lists hold the same commands in any order.
 fn is_reordered(one: &[Bytes], other: &[Bytes]) -> bool {
     let sorted = |commands: &[Bytes]| {
         let mut sorted = commands.to_vec();

@@ -1,4 +1,4 @@
-//! Linearizable reads: one ReadIndex round at a time, shared by all reads that came before it.
+//! Linearizable reads: one ReadIndex round at a time, shared by all reads that arrived before it.
 
 use std::collections::VecDeque;
 
@@ -7,24 +7,24 @@ use crate::ids::{Incarnation, LogIndex, ReplicaId};
 
 use super::proposals::Busy;
 
-/// Names one read until it may be answered from the local state.
+/// Names one read until the local state can answer it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReadTicket(pub u64);
 
-/// Reads that wait; a caller that floods is told to come back.
+/// The most reads that wait; further ones get [`Busy`].
 const READS_MAX: usize = 65_536;
 
-/// A round under way.
+/// A round in progress.
 #[derive(Debug)]
 struct Round {
     number: u64,
     tickets: Vec<ReadTicket>,
     sent_tick: u64,
-    /// The index the local state must have reached, once the leader said it.
+    /// The index that the local state must reach, once the leader has answered.
     index: Option<LogIndex>,
 }
 
-/// See the module.
+/// The reads of a replica, as the module describes.
 #[derive(Debug)]
 pub(super) struct Reads {
     origin: ReplicaId,
@@ -61,8 +61,8 @@ impl Reads {
         Ok(ticket)
     }
 
-    /// The context of a round to send now: a new one, or the old one under a new number when it
-    /// stayed without answer for too long.
+    /// Returns the context of a round to send now: a new round, or the old one under a new number
+    /// if its answer is overdue.
     pub(super) fn due(&mut self, tick: u64, retry_ticks: u64) -> Option<Vec<u8>> {
         if self.round.is_none() && self.waiting.is_empty() {
             return None;
@@ -95,7 +95,7 @@ impl Reads {
         Some(writer.finish())
     }
 
-    /// The leader said up to where a round must read.
+    /// Records the index up to which a round must read, as the leader answered.
     pub(super) fn on_index(&mut self, context: Vec<u8>, index: LogIndex) {
         let mut reader = Reader::new(context.into());
         let name = (reader.u64(), reader.u64(), reader.u64());
@@ -111,7 +111,7 @@ impl Reads {
         }
     }
 
-    /// The reads that may be answered from a state that has applied up to `applied`.
+    /// Returns the reads that a state can answer that has applied entries up to `applied`.
     pub(super) fn take_ready(&mut self, applied: LogIndex) -> Vec<ReadTicket> {
         match self.round.take() {
             Some(round) if round.index.is_some_and(|index| index <= applied) => round.tickets,

@@ -1,11 +1,11 @@
-//! A snapshot's way to a replica that lags: offered with the signatures of the members who vouch
-//! for it and a list of its parts, requested part by part.
+//! The transfer of a snapshot to a replica that lags: the offer carries the signatures of the
+//! members that vouch for it and a list of its parts, which the replica requests one by one.
 //!
-//! Parts that verified are kept, in memory and on disk, while the offer is for the same snapshot,
-//! also when another leader repeats it or this replica was started again, so a lost message costs
-//! one part. An offer of another snapshot keeps the parts that are the same in both. When all are
-//! there and a majority of the members vouches for the whole, raft gets the snapshot as if it had
-//! come in one piece; before that nothing of the offer reaches raft.
+//! The replica keeps verified parts, in memory and on disk, while offers name the same snapshot,
+//! even if another leader repeats the offer or this replica restarts. So a lost message costs one
+//! part. An offer of another snapshot keeps the parts that both share. Once all parts are there and
+//! a majority of the members vouches for the whole, raft gets the snapshot as if it had come in one
+//! piece; before that nothing of the offer reaches raft.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,38 +24,38 @@ use crate::snapshot::Snapshot;
 use crate::voucher::{Certificate, OfferedState, Tally};
 use crate::wire::{Envelope, PeerMessage};
 
-/// Parts asked for at once: enough to fill a link, little enough to bear losing.
+/// The parts to request at once: enough to fill a link, few enough that their loss is cheap.
 const WINDOW_PARTS: usize = 8;
 
-/// Election timeouts for which offers of a replica are refused whose last one proved false.
+/// Election timeouts for which this replica refuses the offers of a sender whose last offer proved
+/// false.
 const DOUBT_TIMEOUTS: u64 = 16;
 
-/// Election timeouts without a part after which any offer takes the place of a transfer.
+/// Election timeouts without a part after which any offer replaces a transfer.
 const IDLE_TIMEOUTS: u64 = 4;
 
-/// A snapshot of which parts are still missing.
+/// A snapshot in transfer, with missing parts.
 #[derive(Debug)]
 pub(super) struct Incoming {
     offer: Message,
     from: ReplicaId,
     certificate: Certificate,
-    /// Signatures in it of members that this replica knows.
+    /// The signatures in it of members that this replica knows.
     known_vouchers: usize,
-    /// The tick of the offer or of the last part that came.
+    /// The tick of the offer or of the last part received.
     heard: u64,
     manifest: Manifest,
     parts: BTreeMap<u32, Bytes>,
-    /// Parts asked for, and the tick when.
+    /// The requested parts, and the tick of each request.
     asked: BTreeMap<u32, u64>,
-    /// What names the snapshot on disk.
+    /// The header that names the snapshot on disk.
     header: Bytes,
     /// Parts that are not on disk yet.
     unkept: BTreeSet<u32>,
 }
 
 impl Incoming {
-    /// A snapshot of which `parts` are here. An offer says nothing of what is on disk: they are
-    /// written once more, unless the disk holds them under the same header.
+    /// Creates a transfer without parts.
     fn new(from: ReplicaId, offer: Message, state: SnapshotOffer) -> Self {
         let index = LogIndex(offer.get_snapshot().get_metadata().index);
         let SnapshotOffer {
@@ -76,7 +76,8 @@ impl Incoming {
         }
     }
 
-    /// Takes over those of another transfer's parts that are the same here.
+    /// Takes over the parts of another transfer that are equal in this one. All are written to disk
+    /// again.
     fn adopt(&mut self, parts: BTreeMap<u32, Bytes>) {
         let same = |(number, bytes): &(u32, Bytes)| self.manifest.verifies(*number, bytes);
         self.parts = parts.into_iter().filter(same).collect();
@@ -97,7 +98,7 @@ impl Incoming {
         !self.unkept.is_empty()
     }
 
-    /// The parts to be written now.
+    /// Returns the parts to write now.
     pub(super) fn take_unkept(&mut self) -> Vec<KeptPart> {
         let numbers = std::mem::take(&mut self.unkept).into_iter();
         let part = |number| {
@@ -115,7 +116,7 @@ impl Incoming {
         self.parts.len() == self.manifest.parts() as usize
     }
 
-    /// The parts to ask for now.
+    /// Returns the parts to request now.
     fn due(&mut self, tick: u64, retry_ticks: u64) -> Vec<u32> {
         self.asked.retain(|_, at| *at + retry_ticks > tick);
         let room = WINDOW_PARTS.saturating_sub(self.asked.len());
@@ -128,7 +129,7 @@ impl Incoming {
 }
 
 impl<M: StateMachine> Replica<M> {
-    /// Another replica offers a snapshot.
+    /// Handles a snapshot that another replica offers.
     pub(super) fn on_snapshot_offered(
         &mut self,
         from: ReplicaId,
@@ -148,8 +149,8 @@ impl<M: StateMachine> Replica<M> {
             if known.is_some_and(|known| known != term) {
                 return Err(StepError::Unlike(from));
             }
-            // raft answers how far this log goes. The leader was told when the snapshot was
-            // installed; where that was lost it offers the same one again and again.
+            // raft answers how far this log goes. A leader that missed the answer at the
+            // installation would offer the same snapshot again and again.
             return Ok(self.step_raft(offer)?);
         }
         self.doubted.retain(|_, until| *until > self.ticks);
@@ -159,7 +160,7 @@ impl<M: StateMachine> Replica<M> {
         let mut incoming = Incoming::new(from, offer, state);
         incoming.known_vouchers = self.count_known_vouchers(&incoming.certificate);
         incoming.heard = self.ticks;
-        // Fewer signatures displace more of them only where no parts come any more.
+        // An offer with fewer signatures replaces a transfer only if no parts come any more.
         let patience = IDLE_TIMEOUTS * self.config.election_ticks as u64;
         let is_better = |earlier: &Incoming| {
             earlier.known_vouchers > incoming.known_vouchers
@@ -180,7 +181,7 @@ impl<M: StateMachine> Replica<M> {
         self.install_if_whole()
     }
 
-    /// Valid signatures of members whose keys this replica knows, each counted once.
+    /// Counts the valid signatures of members whose keys this replica knows, each member once.
     fn count_known_vouchers(&self, certificate: &Certificate) -> usize {
         let statement = certificate.statement.bytes();
         let vouchers = certificate.vouchers.iter();
@@ -188,13 +189,14 @@ impl<M: StateMachine> Replica<M> {
         valid.map(|it| it.by).collect::<BTreeSet<_>>().len()
     }
 
-    /// Parts that an earlier life received are not asked for again.
+    /// Takes over the parts that an earlier life received, so that the replica does not request
+    /// them again.
     pub fn resume(&mut self, received: ReceivedParts) {
         self.received = Some(received.parts);
     }
 
-    /// A follower asks for a part. One of a snapshot that is gone is not answered: the follower
-    /// will be offered the present one.
+    /// Sends a requested part. If the snapshot is gone, it sends nothing: the leader will offer the
+    /// current one.
     pub(super) fn on_chunk_request(&mut self, from: ReplicaId, snapshot: Digest, number: u32) {
         if let Some(bytes) = self.raw.store().chunk(snapshot, number) {
             self.snapshot_ticks.insert(from.get(), 0);
@@ -208,7 +210,7 @@ impl<M: StateMachine> Replica<M> {
         }
     }
 
-    /// A part came.
+    /// Handles a part that arrived.
     pub(super) fn on_chunk(
         &mut self,
         snapshot: Digest,
@@ -227,7 +229,7 @@ impl<M: StateMachine> Replica<M> {
         self.install_if_whole()
     }
 
-    /// Asks for what is missing.
+    /// Requests missing parts.
     pub(super) fn request_chunks(&mut self) {
         let retry_ticks = self.config.election_ticks as u64;
         let applied = self.applied.0;
@@ -243,7 +245,7 @@ impl<M: StateMachine> Replica<M> {
         }
     }
 
-    /// A peer that was sent a snapshot and says nothing for long is sent to again.
+    /// Sends again to a peer that got a snapshot offer and has been silent for long.
     pub(super) fn watch_snapshots(&mut self) {
         let patience = 8 * self.config.election_ticks as u64;
         let progress = self.raw.raft.prs().iter();
@@ -266,9 +268,9 @@ impl<M: StateMachine> Replica<M> {
         }
     }
 
-    /// Hands a whole snapshot to raft, once it proves to be what a majority of the members vouches
-    /// for. The parts stay until it is installed: raft may find the offer outdated, and the same
-    /// snapshot may be offered again.
+    /// Passes a whole snapshot to raft, if a majority of the members vouches for it. The parts stay
+    /// until its installation: raft may find the offer outdated, and the same snapshot may be
+    /// offered again.
     fn install_if_whole(&mut self) -> Result<(), StepError> {
         let Some(incoming) = self
             .incoming
@@ -298,7 +300,7 @@ impl<M: StateMachine> Replica<M> {
         Ok(self.step_raft(offer)?)
     }
 
-    /// Reads a state and compares it with its offer and with what the members signed.
+    /// Decodes a state and compares it with its offer and with the members' signatures.
     fn admit_state(&self, incoming: &Incoming, whole: Bytes) -> Result<Snapshot, StepError> {
         let Incoming {
             offer,
@@ -333,7 +335,7 @@ impl<M: StateMachine> Replica<M> {
     }
 }
 
-/// Whether a snapshot is the one that was offered, and has members that a group can have.
+/// Returns whether a snapshot is the offered one, and has members that a group can have.
 fn is_sound(snapshot: &Snapshot, index: u64, term: u64) -> bool {
     let members = &snapshot.members;
     let distinct = |lists: [&[u64]; 2]| {

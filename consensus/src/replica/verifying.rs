@@ -1,13 +1,15 @@
-//! Verify before acknowledging: what others took in counts only once its signatures were checked.
+//! Verification before acknowledgement: batches of other replicas count only once their signatures
+//! are checked.
 //!
-//! An entry from the leader is written to disk and checked at the same time. Only when both are
-//! done is it acknowledged, counted, and applied. So a forged command is never on a majority that
-//! is honest, and never takes effect. Who finds one cuts its log before it, which it may, since
-//! nobody was told of that entry, hears that leader no more in this term, and stands for election.
+//! A replica writes an entry from the leader to disk and checks it at the same time. Only when both
+//! are done does it acknowledge, count and apply the entry. So a forged command never reaches a
+//! majority of honest replicas and never takes effect. A replica that finds a forged entry removes
+//! it and all later ones from its log, which is safe because it has not acknowledged them. It then
+//! ignores that leader for a while in this term, and campaigns.
 //!
-//! A leader appends what its own caller verified and what it verified of what others forward. No
-//! replica campaigns while anything in its log is unverified. So whoever sends a forged entry as
-//! a leader knew it, or did not look: it is answerable for it.
+//! A leader appends commands that its own caller verified, and batches that it verified after other
+//! replicas forwarded them. No replica campaigns while its log has an unverified entry. So a leader
+//! that sends a forged entry either knew it or did not check: it is responsible for it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,22 +24,22 @@ use crate::machine::StateMachine;
 use crate::wire::{PeerMessage, envelopes};
 use bytes::Bytes;
 
-/// Batches that others forwarded and that are being verified; who sends more sends them again.
+/// The most forwarded batches in verification; the origins of further ones send them again.
 const FORWARDED_MAX: usize = 1_024;
 
-/// Election timeouts for which a leader that was accused is not heard: time for the others to find
-/// the same, and to elect another.
+/// Election timeouts for which a replica ignores an accused leader: time for the others to find the
+/// same fault and elect another leader.
 const DEAF_TIMEOUTS: u64 = 4;
 
-/// A leader that sent what it must not have in its log.
+/// A leader that sent an entry that must not be in the log.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}, which led term {term}, sent what must not be in the log: {found}", name(*leader))]
 pub struct Accusation {
-    /// The leader, unless it was gone before the entry was looked at.
+    /// The leader, unless it was gone before the check of the entry.
     pub leader: Option<ReplicaId>,
-    /// The term in which it was heard.
+    /// The term in which the leader sent the entry.
     pub term: Term,
-    /// What it sent.
+    /// The entry and its fault.
     #[source]
     pub found: EntryFault,
 }
@@ -49,46 +51,46 @@ fn name(leader: Option<ReplicaId>) -> String {
     )
 }
 
-/// What a verdict brought to light.
+/// A forgery that a check found.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Forgery {
-    /// The leader sent it. Nothing of it was acknowledged; this replica stands for election.
+    /// The leader sent it. This replica has not acknowledged it, and campaigns.
     #[error(transparent)]
     Leader(Accusation),
-    /// Another replica forwarded it; it was not taken into the log.
+    /// Another replica forwarded it; the leader did not append it to the log.
     #[error("validator {from} forwarded a batch of which {forged}")]
     Forwarded {
-        /// Who.
+        /// The replica that forwarded it.
         from: ReplicaId,
-        /// What is wrong with it.
+        /// The forged command and its fault.
         #[source]
         forged: ForgedCommand,
     },
 }
 
-/// What is known of an entry that is not applied yet.
+/// What a replica knows about an entry that it has not applied yet.
 #[derive(Debug)]
 pub(super) enum Standing<C> {
-    /// Its signatures are being checked.
+    /// A check of its signatures is in progress.
     Asked(CheckTicket),
-    /// It must not be there.
+    /// It must not be in the log.
     Faulty(Fault),
-    /// It is in flight from here: its commands were verified before they were proposed.
+    /// It is a flight of this replica, whose commands were verified before the proposal.
     Own,
-    /// Its commands.
+    /// Its verified commands.
     Checked(Vec<C>),
 }
 
-/// A batch in the log that is not applied yet.
+/// A batch in the log that this replica has not applied yet.
 #[derive(Debug)]
 pub(super) struct UnappliedEntry<C> {
     pub batch: Batch,
     pub standing: Standing<C>,
-    /// Whom this replica followed when the entry came, and in which term.
+    /// The leader and the term at the arrival of the entry.
     sender: (u64, u64),
 }
 
-/// A batch that another replica forwarded, while it is checked.
+/// A forwarded batch during its check.
 #[derive(Debug)]
 struct ForwardedBatch {
     from: ReplicaId,
@@ -96,24 +98,24 @@ struct ForwardedBatch {
     data: Bytes,
 }
 
-/// See the module.
+/// The state of verification, as the module describes.
 #[derive(Debug)]
 pub(super) struct Verifying<C> {
     next_ticket: u64,
-    /// To go out with the next work.
+    /// Checks that go out with the next work.
     checks: Vec<Check>,
     unapplied: BTreeMap<u64, UnappliedEntry<C>>,
-    /// The entries that must not be acknowledged yet.
+    /// The entries that this replica must not acknowledge yet.
     unverified: BTreeMap<u64, CheckTicket>,
     asked: BTreeMap<CheckTicket, u64>,
     forwarded: BTreeMap<CheckTicket, ForwardedBatch>,
-    /// Verified batches of others on their way into this leader's log.
+    /// Verified batches of other replicas that will enter this leader's log.
     admitted: BTreeMap<BatchId, (Vec<Bytes>, Vec<C>)>,
-    /// Durable rounds by number, with their last entry, that were not acknowledged.
+    /// Durable rounds without acknowledgement: the number and the last entry of each.
     durable: VecDeque<(u64, u64)>,
-    /// Acknowledgements that wait for what they acknowledge.
+    /// Acknowledgements that wait for the verification of their entries.
     held: Vec<Message>,
-    /// The last accusation, and when it was made.
+    /// The last accusation, and its tick.
     accusation: Option<(Accusation, u64)>,
 }
 
@@ -142,8 +144,8 @@ impl<C> Verifying<C> {
         ticket
     }
 
-    /// Takes note of what was found on disk and verified there, and cuts off what is faulty: it was
-    /// written, and the replica died before it had looked at it.
+    /// Records the entries found on disk with their verdicts, and cuts the log before a faulty
+    /// entry: the replica wrote it, and stopped before its check.
     pub(super) fn on_recovered(
         &mut self,
         mut recovered: Recovery,
@@ -187,12 +189,12 @@ impl<C> Verifying<C> {
         Ok(recovered)
     }
 
-    /// A leader sent what must not be in the log.
+    /// Records that a leader sent an entry that must not be in the log.
     pub(super) fn on_accused(&mut self, accusation: Accusation, tick: u64) {
         self.accusation = Some((accusation, tick));
     }
 
-    /// Forgets the entries from `first` on: others take their place, or none.
+    /// Forgets the entries from `first` on, which other entries may replace.
     pub(super) fn forget_from(&mut self, first: u64) {
         self.unapplied.split_off(&first);
         for ticket in self.unverified.split_off(&first).values() {
@@ -200,12 +202,12 @@ impl<C> Verifying<C> {
         }
     }
 
-    /// Whether any entry written or about to be is unverified.
+    /// Returns whether any written entry, or one about to be written, is unverified.
     pub(super) fn is_behind(&self) -> bool {
         !self.unverified.is_empty()
     }
 
-    /// The last entry up to which nothing is unverified, whatever the log's end.
+    /// Returns the last index before the first unverified entry, regardless of the log's end.
     pub(super) fn verified(&self) -> u64 {
         let first = self.unverified.first_key_value();
         first.map_or(u64::MAX, |(first, _)| first - 1)
@@ -219,13 +221,13 @@ impl<C> Verifying<C> {
         !self.checks.is_empty()
     }
 
-    /// What the log holds at an index that is applied now.
+    /// Takes the batch at an index that the replica now applies.
     pub(super) fn take(&mut self, index: u64) -> UnappliedEntry<C> {
         let unapplied = self.unapplied.remove(&index);
         unapplied.expect("each batch was looked at when it was written")
     }
 
-    /// A round is durable.
+    /// Records that a round is durable.
     pub(super) fn on_durable(&mut self, number: u64, last: u64) {
         assert!(
             self.durable
@@ -236,7 +238,7 @@ impl<C> Verifying<C> {
         self.durable.push_back((number, last));
     }
 
-    /// The last round of which every entry is verified, as are those of all before it.
+    /// Takes the last round up to which all entries are verified.
     fn take_acknowledged(&mut self) -> Option<u64> {
         let verified = self.verified();
         let mut number = None;
@@ -246,7 +248,7 @@ impl<C> Verifying<C> {
         number
     }
 
-    /// The acknowledgements that may leave in `term`; those of earlier terms never do.
+    /// Takes the acknowledgements that can be sent in `term`; those of earlier terms are dropped.
     fn take_held(&mut self, term: u64) -> Vec<Message> {
         let verified = self.verified();
         self.held.retain(|message| message.term >= term);
@@ -254,7 +256,7 @@ impl<C> Verifying<C> {
         self.held.extract_if(.., may_leave).collect()
     }
 
-    /// Keeps back those of `messages` that acknowledge what is not verified.
+    /// Holds back those of `messages` that acknowledge unverified entries, and returns the others.
     pub(super) fn hold(&mut self, messages: Vec<Message>) -> Vec<Message> {
         let verified = self.verified();
         let acknowledges = |message: &Message| {
@@ -269,7 +271,7 @@ impl<C> Verifying<C> {
 }
 
 impl<M: StateMachine> Replica<M> {
-    /// Takes note of entries that are about to be written, and asks for what is to be verified.
+    /// Records entries that are about to be written, and requests the checks that they need.
     pub(super) fn on_written(&mut self, entries: &[Entry]) {
         if let Some(first) = entries.first() {
             self.verifying.forget_from(first.index);
@@ -315,10 +317,10 @@ impl<M: StateMachine> Replica<M> {
         verifying.unapplied.insert(index, unapplied);
     }
 
-    /// A check has ended.
+    /// Handles the verdict of a check.
     ///
     /// # Errors
-    /// When something is forged: it was refused, and the replica goes on.
+    /// If a command is forged: the replica refused it and continues.
     pub fn on_verified(
         &mut self,
         now: LogTime,
@@ -329,7 +331,7 @@ impl<M: StateMachine> Replica<M> {
         if let Some(forwarded) = self.verifying.forwarded.remove(&ticket) {
             return self.on_forwarded_verified(forwarded, outcome);
         }
-        // Whatever stood there was replaced, or given up for a snapshot.
+        // Another entry replaced the checked one, or a snapshot did.
         let Some(index) = self.verifying.asked.remove(&ticket) else {
             return Ok(());
         };
@@ -346,14 +348,14 @@ impl<M: StateMachine> Replica<M> {
         self.settle_verified()
     }
 
-    /// Counts what is durable and verified as this replica's own.
+    /// Tells raft which rounds are durable and verified, so that they count as this replica's.
     pub(super) fn acknowledge(&mut self) {
         if let Some(number) = self.verifying.take_acknowledged() {
             self.raw.on_persist_ready(number);
         }
     }
 
-    /// Acknowledges what is durable and verified, and deals with what must not be there.
+    /// Acknowledges durable and verified entries, and handles a faulty one.
     pub(super) fn settle_verified(&mut self) -> Result<(), Forgery> {
         self.acknowledge();
         let held = self.verifying.take_held(self.raw.raft.term);
@@ -362,7 +364,7 @@ impl<M: StateMachine> Replica<M> {
         self.judge()
     }
 
-    /// The first entry that is not verified is faulty: all before it may stay.
+    /// Handles a fault in the first unverified entry; all entries before it stay.
     fn judge(&mut self) -> Result<(), Forgery> {
         let Some((&index, _)) = self.verifying.unverified.first_key_value() else {
             return Ok(());
@@ -388,9 +390,9 @@ impl<M: StateMachine> Replica<M> {
         Err(Forgery::Leader(accusation))
     }
 
-    /// Gives up the log from `first` on, of which nothing was acknowledged, as a start from disk
-    /// would, and stands for election. What the disk holds of it is replaced by what comes next,
-    /// and cut again should this replica start before that.
+    /// Cuts the log before `first`, whose entries this replica has not acknowledged, as a start
+    /// from disk would, and campaigns. New entries will replace those on disk; if the replica
+    /// restarts before that, it cuts them again.
     fn cut(&mut self, first: u64) {
         assert!(first > self.applied.0, "what was applied was verified");
         self.verifying.forget_from(first);
@@ -404,16 +406,17 @@ impl<M: StateMachine> Replica<M> {
         self.snapshot_ticks.clear();
         self.settle_elections();
         if self.is_member() {
-            // Refused while it still has changes of members to apply; its time comes anyway.
+            // raft refuses while changes of members wait for application; the election timeout
+            // follows anyway.
             let _later = self.raw.campaign();
         }
         self.settle_elections();
         assert!(self.raw.raft.raft_log.last_index() < first || self.is_leader());
     }
 
-    /// Whether a message is from a leader whose entries this replica refused a short while ago in
-    /// this term. Where the others still follow it, it is heard again: nothing forged is ever
-    /// acknowledged, and what is not may be followed.
+    /// Returns whether a message is from a leader whose entries this replica refused recently in
+    /// this term. If the others still follow that leader, this replica listens to it again later:
+    /// it never acknowledges forged entries, so it can follow for the others.
     pub(super) fn is_accused(&self, message: &Message) -> bool {
         let deaf_ticks = DEAF_TIMEOUTS * self.config.election_ticks as u64;
         let accused = self.verifying.accusation.as_ref();
@@ -424,24 +427,25 @@ impl<M: StateMachine> Replica<M> {
         })
     }
 
-    /// The last leader whose entries this replica refused, if there was one.
+    /// Returns the last leader whose entries this replica refused, if any.
     #[must_use]
     pub fn accusation(&self) -> Option<&Accusation> {
         self.verifying.accusation.as_ref().map(|(it, _)| it)
     }
 
-    /// The last entry up to which everything in the log was verified.
+    /// Returns the last entry up to which the whole log is verified.
     #[must_use]
     pub fn verified(&self) -> LogIndex {
         LogIndex(self.verifying.verified().min(self.raw.store().last().0))
     }
 
-    /// Whether something in the log was not verified yet, or not even looked at.
+    /// Returns whether the log has an unverified entry, including entries not written yet.
     pub(super) fn has_unverified(&self) -> bool {
         self.verifying.is_behind() || !self.raw.raft.raft_log.unstable_entries().is_empty()
     }
 
-    /// Another replica's batch is verified before it enters this leader's log.
+    /// Starts the check of another replica's batch, which must pass before it enters this leader's
+    /// log.
     pub(super) fn verify_forwarded(&mut self, from: ReplicaId, batch: Batch, data: Bytes) {
         let known = |it: &ForwardedBatch| it.batch == batch.id;
         let forwarded = &self.verifying.forwarded;
@@ -463,7 +467,7 @@ impl<M: StateMachine> Replica<M> {
         let checked = outcome.map_err(|forged| Forgery::Forwarded { from, forged })?;
         let stamp = self.stamp();
         if !self.is_leader() || stamp == LogTime(0) {
-            // Its origin sends it again, to whoever leads then.
+            // Its origin sends it again to the leader of that time.
             return Ok(());
         }
         let commands = Batch::decode(data.clone()).map(|batch| batch.commands);
@@ -491,7 +495,7 @@ impl<M: StateMachine> Replica<M> {
         Ok(())
     }
 
-    /// Tells the others of a checkpoint: everything up to it was verified, since it was applied.
+    /// Sends a checkpoint to the others: all entries up to it are verified, because it was applied.
     pub(super) fn tell_checkpoint(&mut self, checkpoint: crate::checkpoint::Checkpoint) {
         self.tell_others(&PeerMessage::Checkpoint(checkpoint));
     }

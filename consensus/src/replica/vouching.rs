@@ -1,10 +1,10 @@
-//! Members vouch for states: each makes the whole state at the same entries, signs its digest, and
-//! tells the others.
+//! Vouching: members make the whole state at the same entries, sign its digest, and send the
+//! signature to the others.
 //!
-//! A state becomes this replica's snapshot, on disk and for others that lag, only once a majority
-//! of its voters has signed the same. Until then the log behind the one before stays. Signatures
-//! are kept with the snapshot: they convince a replica that lags although whoever signed is gone.
-//! A replica whose state is not the one that a quorum signed stops.
+//! A state becomes this replica's snapshot, on disk and for lagging replicas, only once a majority
+//! of its voters has signed it. Until then the log after the previous snapshot stays. The snapshot
+//! carries the signatures: they convince a lagging replica even if the signers are gone. A replica
+//! whose state differs from the one that a quorum signed must stop.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,30 +18,30 @@ use crate::voucher::{Certificate, Statement, Voucher};
 use crate::wire::{Envelope, PeerMessage};
 use bytes::Bytes;
 
-/// States of each member of which the signature is remembered.
+/// The states of each member whose signatures a replica stores.
 const STATES_MAX: usize = 16;
 
-/// What one member signed, by entry.
+/// The states that one member signed, by entry.
 type SignedStates = BTreeMap<LogIndex, (Digest, Bytes)>;
 
-/// See the module.
+/// The signatures of members, as the module describes.
 #[derive(Debug, Default)]
 pub(super) struct Vouching {
-    /// The states that this replica came to itself.
+    /// The states that this replica reached itself.
     mine: BTreeMap<LogIndex, Digest>,
-    /// What members signed, this one included; each signature was checked. One that signs much
-    /// crowds out nobody but itself.
+    /// The verified signatures of members, this one included. A member that signs many states
+    /// displaces only its own.
     signed: BTreeMap<ReplicaId, SignedStates>,
-    /// The latest state made here for which too few vouch yet.
+    /// The latest state of this replica that still lacks signatures.
     pending: Option<Snapshot>,
-    /// The latest for which a majority does, until it is taken.
+    /// The latest state for which a majority vouches, until the caller takes it.
     certified: Option<Snapshot>,
-    /// No signature came since the last comparison.
+    /// Whether no signature came since the last comparison.
     compared: bool,
 }
 
 impl Vouching {
-    /// This replica came to a state, and signed it.
+    /// Records a state that this replica reached and signed.
     fn on_reached(&mut self, snapshot: Snapshot, voucher: Voucher) {
         let statement = snapshot.statement();
         keep(&mut self.mine, statement.index, statement.state);
@@ -49,7 +49,7 @@ impl Vouching {
         self.pending = Some(snapshot);
     }
 
-    /// A member signed a statement; the signature was checked.
+    /// Records a member's verified signature under a statement.
     fn on_signed(&mut self, statement: Statement, voucher: Voucher) {
         self.compared = false;
         let states = self.signed.entry(voucher.by).or_default();
@@ -66,7 +66,7 @@ impl Vouching {
         signed.is_some_and(|(state, _)| *state == statement.state)
     }
 
-    /// A statement with all signatures under it that are here.
+    /// Returns a statement with all its signatures that this replica has.
     fn certificate(&self, statement: Statement) -> Certificate {
         let voucher = |(by, states): (&ReplicaId, &SignedStates)| {
             let (state, signature) = states.get(&statement.index)?;
@@ -81,7 +81,7 @@ impl Vouching {
         }
     }
 
-    /// Whether a majority of its voters now vouches for the pending state.
+    /// Certifies the pending state if a majority of its voters now vouches for it.
     fn certify(&mut self) {
         let Some(pending) = &self.pending else { return };
         let electors = voters(&pending.members);
@@ -96,7 +96,7 @@ impl Vouching {
         }
     }
 
-    /// A state from another replica took the place of what was here.
+    /// Drops states that an installed snapshot replaces.
     pub(super) fn on_installed(&mut self, index: LogIndex) {
         self.pending.take_if(|pending| pending.index <= index);
         self.certified.take_if(|certified| certified.index <= index);
@@ -106,12 +106,12 @@ impl Vouching {
         self.certified.is_some()
     }
 
-    /// The latest state for which a majority vouches, if it was not taken yet.
+    /// Takes the latest state for which a majority vouches.
     pub(super) fn take_certified(&mut self) -> Option<Snapshot> {
         self.certified.take()
     }
 
-    /// Whether `quorum` others signed a state that is not this replica's.
+    /// Returns the difference if `quorum` other replicas signed another state than this one's.
     pub(super) fn compare(&mut self, me: ReplicaId, quorum: usize) -> Option<Divergence> {
         if std::mem::replace(&mut self.compared, true) {
             return None;
@@ -144,7 +144,7 @@ impl Vouching {
     }
 }
 
-/// Adds a row and forgets the earliest ones.
+/// Adds a row and removes the earliest ones beyond the limit.
 fn keep<T>(rows: &mut BTreeMap<LogIndex, T>, index: LogIndex, row: T) {
     rows.insert(index, row);
     while rows.len() > STATES_MAX {
@@ -153,7 +153,8 @@ fn keep<T>(rows: &mut BTreeMap<LogIndex, T>, index: LogIndex, row: T) {
 }
 
 impl<M: StateMachine> Replica<M> {
-    /// Makes the whole state at the entry applied last, signs it and tells the others.
+    /// Makes the whole state at the last applied entry, signs it and sends the signature to the
+    /// others.
     pub(super) fn vouch(&mut self) {
         let snapshot = self.vouched_snapshot();
         self.growth = snapshot.growth;
@@ -171,7 +172,7 @@ impl<M: StateMachine> Replica<M> {
         self.tell_others(&PeerMessage::Vouchers(certificate));
     }
 
-    /// Members' signatures came, by whatever way.
+    /// Checks and records members' signatures from any source.
     pub(super) fn on_vouchers(&mut self, certificate: Certificate) {
         let Certificate {
             statement,
@@ -189,7 +190,7 @@ impl<M: StateMachine> Replica<M> {
         self.vouching.certify();
     }
 
-    /// Another replica lacks signatures under its state at an index.
+    /// Sends the signatures that another replica lacks under its state at an index.
     pub(super) fn on_voucher_request(&mut self, from: ReplicaId, index: LogIndex) {
         let kept = self.raw.store().snapshot();
         let certificate = match self.vouching.mine.get(&index) {
@@ -207,7 +208,7 @@ impl<M: StateMachine> Replica<M> {
         self.outbox.push(Envelope { to: from, bytes });
     }
 
-    /// Asks for the signatures that are missing under the latest state, now and then.
+    /// Sends and requests the signatures of the pending state, once in each election timeout.
     pub(super) fn request_vouchers(&mut self) {
         if !self.ticks.is_multiple_of(self.config.election_ticks as u64) {
             return;
@@ -221,7 +222,7 @@ impl<M: StateMachine> Replica<M> {
         self.tell_others(&PeerMessage::VoucherRequest(statement.index));
     }
 
-    /// Sends the same to all other members.
+    /// Sends the same message to all other members.
     pub(super) fn tell_others(&mut self, message: &PeerMessage) {
         let bytes = message.encode();
         let others = self.others().into_iter();

@@ -1,7 +1,7 @@
-//! One frame: 64 bytes of header, then the payload, padded to the next 64 bytes.
+//! One frame: a header of 64 bytes, then the payload, padded to a multiple of 64 bytes.
 //!
-//! 64 divides the sector of 512 bytes, so a header never lies across two sectors and is either
-//! written or not.
+//! 64 divides the sector of 512 bytes, so a header never crosses sectors and is either written or
+//! not.
 
 use std::ops::Range;
 
@@ -9,78 +9,78 @@ use bytes::Bytes;
 
 use crate::codec::Writer;
 
-/// Bytes of a header, and the alignment of frames.
+/// The bytes of a header, and the alignment of frames.
 pub(super) const HEADER_BYTES: usize = 64;
 
-/// The unit a disk writes at once.
+/// The unit that a disk writes at once.
 const SECTOR_BYTES: usize = 512;
 
-/// First bytes of a header: name and layout version.
+/// The first bytes of a header: its name and layout version.
 const MAGIC: [u8; 8] = *b"soukWAL1";
 
-/// Bytes of a digest kept in the header.
+/// The bytes of a digest in the header.
 const DIGEST_BYTES: usize = 16;
 
-/// Header fields before the header's own digest.
+/// The bytes of the header before its own digest.
 const FIELDS_BYTES: usize = HEADER_BYTES - DIGEST_BYTES;
 
-/// What stands where a frame was expected and is none.
+/// Why there is no valid frame at an offset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Zeros: nothing was written here.
+    /// Only zeros: nothing was written here.
     #[error("nothing was written here")]
     Blank,
     /// Some of its sectors were never written.
     #[error("the last write was cut short by a crash")]
     Torn,
-    /// A header that doesn't verify.
+    /// The header does not verify.
     #[error("the header is damaged")]
     Header,
-    /// A payload that doesn't verify.
+    /// The payload does not verify.
     #[error("the payload of {payload_bytes} bytes is damaged")]
     Payload {
-        /// Its length.
+        /// The payload's length in bytes.
         payload_bytes: usize,
     },
-    /// A whole frame that belongs elsewhere.
+    /// A whole frame belongs elsewhere.
     #[error("frame {found} of segment {segment} stands where frame {wanted} belongs")]
     Misplaced {
-        /// The frame number that belongs here.
+        /// The expected frame number.
         wanted: u64,
         /// The frame number found.
         found: u64,
-        /// The segment it was written for.
+        /// The segment for which it was written.
         segment: u64,
     },
 }
 
-/// A frame read.
+/// A decoded frame.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub number: u64,
     pub payload: Bytes,
-    /// Where the next frame begins.
+    /// The offset of the next frame.
     pub end: usize,
 }
 
-/// Bytes a frame takes, padding included.
+/// Returns the bytes of a frame, including padding.
 pub(super) fn length(payload_bytes: usize) -> u64 {
     (HEADER_BYTES + payload_bytes).next_multiple_of(HEADER_BYTES) as u64
 }
 
-/// A writer for a frame's payload, in a buffer that is used again: room for the header is left.
+/// Creates a writer for a frame's payload, in a reused buffer with space for the header.
 pub(super) fn begin(mut buffer: Vec<u8>) -> Writer {
     buffer.clear();
     buffer.resize(HEADER_BYTES, 0);
     Writer::after(buffer)
 }
 
-/// Bytes written after [`begin`].
+/// Returns the bytes written after [`begin`].
 pub(super) fn payload_bytes(writer: &Writer) -> usize {
     writer.len() - HEADER_BYTES
 }
 
-/// Makes what was written after [`begin`] a frame for `offset` of `segment`.
+/// Turns the bytes written after [`begin`] into a frame for `offset` of `segment`.
 pub(super) fn seal(writer: Writer, segment: u64, number: u64, offset: u64) -> Vec<u8> {
     let mut frame = writer.finish();
     let payload = &frame[HEADER_BYTES..];
@@ -101,7 +101,7 @@ pub(super) fn seal(writer: Writer, segment: u64, number: u64, offset: u64) -> Ve
     frame
 }
 
-/// Reads the frame at `offset` of a whole segment.
+/// Decodes the frame at `offset` of a whole segment.
 pub(super) fn decode(
     bytes: &Bytes,
     offset: usize,
@@ -176,7 +176,7 @@ fn payload(bytes: &Bytes, range: Range<usize>, header: &Header) -> Result<Bytes,
     Err(if unwritten { FrameError::Torn } else { damaged })
 }
 
-/// The number of the frame whose header stands at `offset`, if one does.
+/// Returns the number of the frame whose header is at `offset`, if there is one.
 pub(super) fn number_at(bytes: &Bytes, offset: usize) -> Option<u64> {
     let header = bytes
         .get(offset..)?
@@ -185,7 +185,8 @@ pub(super) fn number_at(bytes: &Bytes, offset: usize) -> Option<u64> {
     Some(header.number)
 }
 
-/// Whether a whole frame of `segment` with a number above `number` stands at or after `offset`.
+/// Returns the offset of a whole header of `segment` with a number above `number`, at or after
+/// `offset`.
 pub(super) fn find_later(bytes: &Bytes, offset: usize, segment: u64, number: u64) -> Option<usize> {
     let starts = (offset..bytes.len().saturating_sub(HEADER_BYTES)).step_by(HEADER_BYTES);
     starts.into_iter().find(|start| {
@@ -194,7 +195,7 @@ pub(super) fn find_later(bytes: &Bytes, offset: usize, segment: u64, number: u64
     })
 }
 
-/// Whether nothing was written.
+/// Returns whether all bytes are zero.
 pub(super) fn is_blank(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }
@@ -203,7 +204,7 @@ fn payload_start(offset: u64) -> usize {
     usize::try_from(offset).expect("a segment fits memory") + HEADER_BYTES
 }
 
-/// How many of the sectors the payload touches hold nothing but zeros of it.
+/// Returns how many of the sectors that the payload touches hold only zeros of it.
 fn blank_parts(payload: &[u8], start: usize) -> u32 {
     let first = (SECTOR_BYTES - start % SECTOR_BYTES) % SECTOR_BYTES;
     let (head, rest) = payload.split_at(first.min(payload.len()));

@@ -1,4 +1,4 @@
-//! What a frame's payload says: entries, hard state, snapshot mark, incarnation.
+//! The records in a frame's payload: entries, hard state, snapshot mark, incarnation.
 
 use bytes::Bytes;
 use raft::eraftpb::{Entry, HardState};
@@ -16,26 +16,26 @@ const HARD_STATE: u8 = 4;
 /// One record of a frame.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
-    /// The life of the replica that writes from here on.
+    /// The incarnation of the replica that wrote the records from here on.
     Incarnation(Incarnation),
-    /// The log begins after this entry.
+    /// The entry and term after which the log begins.
     Snapshot(LogIndex, Term),
     /// An entry; it replaces any at or after its index.
     Entry(Entry),
-    /// Term, vote and commit.
+    /// The term, vote and commit index.
     HardState(HardState),
 }
 
-/// A frame that verifies and yet says something this version doesn't know.
+/// Why this version cannot read a frame that verifies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// Cut short.
+    /// A record ends early.
     #[error("a record is cut short: {0}")]
     Truncated(#[from] TruncationError),
-    /// Unknown tag.
+    /// A record has an unknown tag.
     #[error("a record of kind {0}, which this version does not know")]
     Kind(u8),
-    /// No entry.
+    /// An entry cannot be read.
     #[error(transparent)]
     Entry(#[from] EntryError),
 }
@@ -45,7 +45,8 @@ pub(super) fn encode(batch: &Append<'_>, writer: &mut Writer) {
     encode_batch(batch, writer);
 }
 
-/// The first batch of a segment: it repeats what older segments, which may go, are needed for.
+/// Encodes the first batch of a segment, which repeats the records for which older segments, which
+/// may be removed, would be needed.
 pub(super) fn encode_first(
     incarnation: Incarnation,
     hard_state: &HardState,
@@ -80,7 +81,7 @@ fn encode_hard_state(hard_state: &HardState, writer: &mut Writer) {
     writer.u64(hard_state.commit);
 }
 
-/// All records of a payload.
+/// Decodes all records of a payload.
 pub(super) fn decode(payload: Bytes) -> Result<Vec<Record>, RecordError> {
     let mut reader = Reader::new(payload);
     let mut records = Vec::new();

@@ -1,4 +1,5 @@
-//! Reading the log back: what is whole is kept, a torn tail is cut off, damage stops the start.
+//! Recovery reads the log back: it keeps whole frames, cuts off a torn tail, and refuses to start
+//! on damage.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,47 +13,47 @@ use super::{Append, SEGMENT_PREFIX, Segment, Wal, WalConfig, WalError, segment_n
 use crate::disk::{Disk, read_whole};
 use crate::ids::{Incarnation, LogIndex};
 
-/// What a log held when it was opened.
+/// The content of a log when it was opened.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Contents {
-    /// The entries, one after the other without a gap.
+    /// The entries, consecutive and without a gap.
     pub entries: Vec<Entry>,
-    /// Term, vote and commit.
+    /// The term, vote and commit index.
     pub hard_state: HardState,
-    /// How often the log was opened before.
+    /// The last incarnation that wrote the log.
     pub incarnation: Incarnation,
-    /// Where a torn write was cut off, if one was.
+    /// The file and offset at which a torn write was cut off, if there was one.
     pub cut: Option<(String, u64)>,
 }
 
-/// What is wrong with the files of a log.
+/// The damage in the files of a log.
 #[derive(Debug, thiserror::Error)]
 pub enum WalDamage {
     /// A frame is broken although it was durable once.
     #[error("{cause}")]
     Frame {
-        /// What is wrong with it.
+        /// The fault in the frame.
         #[source]
         cause: FrameError,
     },
-    /// A torn frame has a whole one after it.
+    /// A whole frame follows a torn one.
     #[error("{cause}, and yet a later frame stands at byte {later}")]
     NotLast {
-        /// What is wrong with it.
+        /// The fault in the torn frame.
         #[source]
         cause: FrameError,
-        /// Offset of the later frame.
+        /// The offset of the later frame.
         later: u64,
     },
-    /// A whole frame that this version can't read.
+    /// This version cannot read a whole frame.
     #[error("{0}")]
     Record(#[from] RecordError),
     /// Entries are missing.
     #[error("entry {found} follows entry {last}")]
     Gap {
-        /// The last entry before.
+        /// The last entry before the gap.
         last: LogIndex,
-        /// The next one found.
+        /// The first entry after the gap.
         found: LogIndex,
     },
     /// A whole file is missing.
@@ -60,28 +61,28 @@ pub enum WalDamage {
     Missing,
 }
 
-/// Why a log could not be opened.
+/// Why a log cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum WalOpenError {
-    /// The log on this disk can't be trusted.
+    /// The log on this disk is damaged.
     #[error(
         "the log is damaged in {segment} at byte {offset}: {damage}. This replica may have \
          promised what was there, so it does not start: restore its folder from a backup, or \
          remove it from the group and add it again under a new id"
     )]
     Damaged {
-        /// File name.
+        /// The file's name.
         segment: String,
-        /// Byte in the file.
+        /// The offset in the file, in bytes.
         offset: u64,
-        /// What is wrong.
+        /// The damage found.
         #[source]
         damage: WalDamage,
     },
-    /// The system failed.
+    /// The system could not read the log.
     #[error("cannot read the log: {0}")]
     Read(#[from] io::Error),
-    /// The system failed while the log was made ready.
+    /// A system call failed while the log was prepared.
     #[error(transparent)]
     Write(#[from] WalError),
 }
@@ -114,15 +115,15 @@ pub(super) fn open(
     Ok((wal, scan.contents))
 }
 
-/// Reads a log without changing it: for the audit.
+/// Reads a log without changing it, for the audit.
 ///
 /// # Errors
-/// When a file is damaged or missing, or the system fails.
+/// If a file is damaged or missing, or a system call fails.
 pub(super) fn read(disk: &mut impl Disk) -> Result<Contents, WalOpenError> {
     Ok(Scan::read_all(disk)?.0.contents)
 }
 
-/// The first thing a new life writes is its number.
+/// Writes the number of a new life, which must come before all else that it writes.
 fn begin_life(disk: &mut impl Disk, wal: &mut Wal) -> Result<(), WalError> {
     let batch = Append::default();
     let mut frame = frame::begin(Vec::new());
@@ -133,7 +134,8 @@ fn begin_life(disk: &mut impl Disk, wal: &mut Wal) -> Result<(), WalError> {
     wal.write_frame(disk, frame)
 }
 
-/// Keeps what zeroed segments an earlier life left; zeroes again those a crash left half done.
+/// Keeps the zeroed segments that an earlier life left, and zeroes again those that a crash left
+/// half done. Removes those of another size, or more than are needed.
 fn adopt_spares(disk: &mut impl Disk, wal: &mut Wal) -> Result<(), WalOpenError> {
     for name in disk.list()? {
         let Some(number) = number_of(&name, "spare-") else {
@@ -162,14 +164,14 @@ struct Scan {
     contents: Contents,
     segments: BTreeMap<u64, Segment>,
     next_frame: Option<u64>,
-    /// The last frame: its segment, its place there, and its bytes.
+    /// The last frame: its segment, its offset there, and its bytes.
     last_frame: Option<(u64, u64, Bytes)>,
-    /// Where the next frame goes, and where non-zero bytes after it end.
+    /// The offset of the next frame, and the end of the non-zero bytes after it.
     tail: (u64, u64),
 }
 
 impl Scan {
-    /// Reads every segment; the number is where the last one's next frame goes.
+    /// Reads every segment; the number returned is the offset of the next frame in the last one.
     fn read_all(disk: &mut impl Disk) -> Result<(Self, u64), WalOpenError> {
         let mut scan = Self::default();
         let numbers: Vec<u64> = disk
@@ -251,7 +253,7 @@ impl Scan {
         Ok(())
     }
 
-    /// Decides what the first thing that is no frame means.
+    /// Decides what the first invalid frame means: the log's end, a torn write, or damage.
     fn on_end(
         &mut self,
         number: u64,
@@ -284,8 +286,8 @@ impl Scan {
     }
 
     /// Writes the last frame again. If its sync failed, the life that wrote it stopped, and the
-    /// system may hold it in memory as if it were on the disk: then no sync would bring it there
-    /// any more. Frames before it were synced before it was begun.
+    /// system may hold it in memory as if it were on disk: then no later sync would write it.
+    /// Earlier frames were synced before it was begun.
     fn write_last_again(&self, disk: &mut impl Disk) -> Result<(), WalError> {
         let Some((number, offset, bytes)) = &self.last_frame else {
             return Ok(());
@@ -296,7 +298,7 @@ impl Scan {
         disk.sync(&name).map_err(super::failed("sync", &name))
     }
 
-    /// Zeroes what a torn write left, so that the next frame finds its place as it must be.
+    /// Zeroes the remains of a torn write, because the next frame needs a zeroed segment.
     fn cut_tail(&mut self, disk: &mut impl Disk) -> Result<(), WalError> {
         let (from, to) = self.tail;
         let (Some((name, _)), true) = (&self.contents.cut, to > from) else {

@@ -1,7 +1,7 @@
-//! A raft message in a frame: the numbers that are not zero, its context, its entries.
+//! The encoding of a raft message: its non-zero numbers, its context, its entries.
 //!
-//! Most messages are a handful of numbers, and every command costs about ten of them. Numbers of
-//! eight bytes behind a mask are written and read several times faster than protobuf's.
+//! Most messages are a handful of numbers, and every command costs about ten messages. Numbers of
+//! eight bytes with a mask encode and decode several times faster than protobuf's.
 
 use protobuf::{Message as _, ProtobufEnum};
 use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType, Snapshot};
@@ -9,42 +9,42 @@ use raft::eraftpb::{ConfChangeV2, Entry, EntryType, Message, MessageType, Snapsh
 use crate::codec::{Reader, TruncationError, Writer};
 use crate::entry::{self, EntryError};
 
-/// Bytes of kind, mask, and the lengths of context and entries.
+/// The bytes of the kind and mask, and of the lengths of context and entries.
 const FIXED_BYTES: usize = 4 + 4 + 4;
 
-/// Where in the first word the mask of the numbers stands.
+/// The position of the numbers' mask in the first word.
 const MASK_SHIFT: u32 = 16;
 
-/// In the first word: the peer refuses.
+/// The flag in the first word that the peer refuses.
 const REJECT: u32 = 1 << 8;
 
-/// Bytes that are no raft message.
+/// Why bytes are not a raft message.
 #[derive(Debug, thiserror::Error)]
 pub enum RaftMessageError {
-    /// Cut short.
+    /// The bytes end early.
     #[error("the raft message is cut short: {0}")]
     Truncated(#[from] TruncationError),
-    /// Unknown kind.
+    /// The message has an unknown kind.
     #[error("a raft message of kind {0}, which this version does not know")]
     Kind(u32),
-    /// No entry.
+    /// An entry cannot be read.
     #[error("a raft message with an unreadable entry: {0}")]
     Entry(#[from] EntryError),
-    /// More numbers than a message has.
+    /// The mask has numbers that no message has.
     #[error("a raft message with numbers this version does not know: {0:#06x}")]
     Numbers(u32),
-    /// No snapshot's offer.
+    /// The offer of a snapshot cannot be read.
     #[error("a raft message with an unreadable snapshot: {0}")]
     Snapshot(protobuf::ProtobufError),
-    /// Its change of members is none.
+    /// A change of members cannot be read.
     #[error("a raft message with an unreadable change of members: {0}")]
     Change(protobuf::ProtobufError),
-    /// A change of members as no replica proposes one.
+    /// A change of members has the old format, which no replica proposes.
     #[error("a raft message with a change of members of the first kind, which none proposes")]
     OldChange,
 }
 
-/// All numbers of a message, in the order in which they are written.
+/// Returns all numbers of a message in the order in which they are written.
 fn numbers(message: &Message) -> [u64; 11] {
     [
         message.to,
@@ -61,7 +61,7 @@ fn numbers(message: &Message) -> [u64; 11] {
     ]
 }
 
-/// How many bytes [`encode`] writes.
+/// Returns the number of bytes that [`encode`] writes.
 pub(super) fn room(message: &Message) -> usize {
     let numbers = numbers(message).iter().filter(|it| **it != 0).count();
     let entries = message.entries.iter();
@@ -126,7 +126,7 @@ pub(super) fn decode(reader: &mut Reader) -> Result<Message, RaftMessageError> {
     Ok(message)
 }
 
-/// Whether an entry is one that replicas can apply: once it is committed, all of them must.
+/// Checks that all replicas can apply an entry, because they must once it is committed.
 fn check_change(entry: &Entry) -> Result<(), RaftMessageError> {
     match entry.get_entry_type() {
         EntryType::EntryNormal => Ok(()),

@@ -1,8 +1,8 @@
-//! How far the cost model is off on the operators of a real model.
+//! The errors of the cost model on the operators of a real model.
 //!
-//! Every operator runs alone, at the model's batch and at others. Three questions are asked, from
-//! easy to hard: an operator that was timed before; one at a batch that was never timed, between
-//! two that were; one that never was, by those of its class in the same model.
+//! Every operator runs alone, at the model's batch and at larger ones. The benchmark predicts three
+//! kinds of operators, from easy to hard: one with earlier runs; one at a batch without runs,
+//! between two with runs; and one without any, by the others of its class in the same model.
 
 mod trials;
 
@@ -19,67 +19,69 @@ use souk_vocabulary::processor::{Processor, WorkError};
 
 use trials::{TimedTrial, Trial, timed};
 
-/// Batches that calibrate, each so many of the model's own.
+/// Batches that calibrate, in multiples of the model's own.
 const CALIBRATED: [usize; 2] = [1, 4];
-/// The batch between them, which is foretold and never seen.
+/// The batch between them, which is only predicted.
 const UNSEEN: usize = 2;
 
-/// How far the cost model is off on the operators of a model.
+/// The errors of the cost model on the operators of a model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Accuracy {
-    /// Operators timed.
+    /// Number of timed operators.
     pub operators: usize,
-    /// How many of them are different: the others are the same again, with other weights.
+    /// Number of distinct operators; the others repeat them with other weights.
     pub different: usize,
-    /// Keys that calibration told apart.
+    /// Number of distinct keys in the calibration.
     pub keys: usize,
-    /// What calibration cannot better: one hand of an operator's runs by the other.
+    /// The lower bound of any calibration: the errors when one half of an operator's runs predicts
+    /// the other half.
     pub noise: Errors,
-    /// Errors of the bare model.
+    /// Errors of the uncorrected model.
     pub model: Errors,
-    /// Errors for what was seen, after calibration.
+    /// Errors for calibrated operators.
     pub calibrated: Errors,
-    /// Errors at twice the batch, after calibration at one and at four.
+    /// Errors at twice the batch, after calibration at one and at four times.
     pub unseen_batch: Errors,
-    /// Errors of each operator from the others alone.
+    /// Errors of each operator, predicted only from the others.
     pub unseen_operator: Errors,
-    /// The same for moving what each operator was given and made to other memory of the machine.
+    /// Errors for copies of each operator's inputs and outputs to other memory of the machine.
     pub transfers: Errors,
-    /// The same for moving twice as much, after calibration with once and four times.
+    /// Errors for copies of twice as much, after calibration with one and four times as much.
     pub transfers_unseen: Errors,
-    /// Each operator and transfer.
+    /// Details of each operator and copy.
     pub each: Vec<Each>,
 }
 
-/// One operator or transfer at one batch.
+/// One operator or copy at one batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Each {
-    /// The operator, what it is given and its attributes.
+    /// The operator, its inputs and its attributes, or the size of the copy.
     pub what: String,
-    /// What history calls it.
+    /// Key in the history.
     pub key: Key,
-    /// Its work.
+    /// Amount of work.
     pub work: Work,
-    /// How many of the model's batches it was given at once.
+    /// Batch, in multiples of the model's own.
     pub batch: usize,
-    /// Seconds by the bare model.
+    /// Seconds by the uncorrected model.
     pub modelled: f64,
-    /// Seconds of the hand that calibrates.
+    /// Seconds of the fastest calibrating run.
     pub calibrates: f64,
-    /// Seconds foretold after calibration: with itself, unless its batch is one never seen.
+    /// Predicted seconds after calibration, which includes the operator itself unless its batch is
+    /// `UNSEEN`.
     pub foretold: f64,
-    /// Seconds measured.
+    /// Measured seconds.
     pub measured: f64,
 }
 
-/// Relative errors: of the time foretold, to the time measured.
+/// Errors of predicted times, relative to the measured times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Errors {
-    /// How many.
+    /// Number of errors.
     pub count: usize,
-    /// The median.
+    /// Median error.
     pub median: f64,
-    /// What nine of ten do not exceed.
+    /// Error that nine of ten do not exceed.
     pub p90: f64,
 }
 
@@ -95,12 +97,12 @@ impl Errors {
     }
 }
 
-/// How well the cost model foretells the `count` largest operators of a subgraph, by `clock`: one
-/// of the time, or of the processor time of the process, which other work on the machine disturbs
-/// less but in which threads add up.
+/// Measures how well the cost model predicts the `count` largest operators of a subgraph. `clock`
+/// returns the time, or the process's processor time; other work on the machine disturbs the latter
+/// less, but it adds up over threads.
 ///
 /// # Errors
-/// Those of compiling and running.
+/// [`WorkError`] if the subgraph does not compile or run.
 pub fn accuracy(
     cpu: &Cpu,
     subgraph: &Subgraph,
@@ -146,7 +148,7 @@ fn judged(operators: &[Trial], moves: &[Trial]) -> Accuracy {
     }
 }
 
-/// What the hands that calibrate taught.
+/// Returns the history of the calibrating runs.
 fn learned<'a>(trials: impl Iterator<Item = &'a Trial>) -> History {
     let mut history = History::default();
     for trial in trials {
@@ -156,7 +158,7 @@ fn learned<'a>(trials: impl Iterator<Item = &'a Trial>) -> History {
     history
 }
 
-/// The history of both batches that calibrate, without anything that is the same as `unseen`.
+/// Returns the history of both calibrating batches, without operators identical to `unseen`.
 fn learned_but(trials: &[Trial], unseen: &Trial) -> History {
     let calibrates = |trial: &&Trial| CALIBRATED.contains(&trial.batch);
     learned(
@@ -218,7 +220,7 @@ fn error(foretold: Duration, seconds: f64) -> f64 {
     (foretold.as_secs_f64() - seconds).abs() / seconds
 }
 
-/// The value that a part of the sorted values do not exceed; 0 without values.
+/// Returns the value at this part of the sorted values; 0 if there are none.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let index = (sorted.len() as f64 * part) as usize;
     sorted

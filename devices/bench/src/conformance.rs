@@ -1,12 +1,12 @@
-//! Runs the ONNX project's operator tests on a backend and counts what it gets right.
+//! Runs the ONNX project's operator tests on a backend and counts the correct results.
 //!
 //! A case is a folder: `model.onnx`, `meta.json` with tolerances and the names, types and shapes of
 //! inputs and outputs, and `ins_<i>.bin` and `outs_<i>.bin` with their elements, raw little-endian
-//! in C order; texts are lists in `ins_<i>.json` and `outs_<i>.json`. A model comes in as a buyer's
-//! does: what is short for other operators is written out, and texts are taken apart before it
-//! runs. A case passes, is refused before it runs, or is wrong; failing while it runs is wrong too,
-//! since a buyer would have paid by then. What is drawn at random has no expected values: it passes
-//! by its type and shape, and is counted apart.
+//! in C order; texts are lists in `ins_<i>.json` and `outs_<i>.json`. The benchmark loads a model
+//! as souk loads a buyer's: it expands operators that are short for others, and processes texts
+//! before the model runs. A case passes, is refused before it runs, or is wrong; a failure during
+//! the run also counts as wrong, because a buyer would have paid by then. Random outputs have no
+//! expected values: such a case passes by type and shape, and is counted separately.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,57 +22,56 @@ use souk_onnx::{GraphProto, decode, encode};
 use souk_vocabulary::processor::Processor;
 use thiserror::Error;
 
-/// How many roundings of the largest element an expected value may be off: it was computed in the
-/// output's own precision, in which sums of large terms leave that much behind.
+/// An expected value may be off by this many roundings of the largest element, because it was
+/// computed in the output's own precision, where sums of large terms have errors of that size.
 pub const ROUNDINGS: f64 = 2.0;
 
-/// What a backend made of the cases of a folder.
+/// The results of a backend on the cases of a folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Cases whose outputs were right, by name.
+    /// Names of the cases with correct outputs.
     pub pass: Vec<String>,
-    /// Those of them that are right only if the expected values may themselves be rounded: some
-    /// element is further off than the case allows, but by at most [`ROUNDINGS`] roundings of the
+    /// Those cases that are correct only if the expected values may have rounding errors: the error
+    /// of some element exceeds the case's tolerance, but by at most [`ROUNDINGS`] roundings of the
     /// output's largest element.
     pub pass_by_rounding: Vec<String>,
-    /// Cases whose outputs are drawn at random, and are of the right type and shape; not among
-    /// those that passed.
+    /// Cases with random outputs of the right type and shape, which `pass` does not include.
     #[serde(default)]
     pub drawn: Vec<String>,
-    /// Cases refused before they ran, with the reason.
+    /// Cases that the backend refused before they ran, with the reason.
     pub unsupported: BTreeMap<String, String>,
-    /// Cases whose outputs were not right, or that failed while they ran, with what was found.
+    /// Cases with wrong outputs or a failure during the run, with the difference or error.
     pub wrong: BTreeMap<String, String>,
 }
 
-/// Why a folder of cases could not be run.
+/// Reasons why a folder of cases cannot run.
 #[derive(Debug, Error)]
 pub enum ConformanceError {
-    /// A file could not be read.
+    /// Reading a file failed.
     #[error("cannot read {}: {cause}", path.display())]
     Read {
-        /// The file or folder.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// A case's description is malformed.
     #[error("{} is no description of a case: {cause}", path.display())]
     Meta {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// The parser's error.
         cause: serde_json::Error,
     },
-    /// There is no case.
+    /// The folder contains no case.
     #[error("there is no case in {}", path.display())]
     Empty {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
     },
 }
 
-/// What became of one case.
+/// The result of one case.
 enum Verdict {
     Pass,
     PassByRounding,
@@ -93,7 +92,7 @@ struct Meta {
 /// Runs every case in the folder `dir` on a backend.
 ///
 /// # Errors
-/// [`ConformanceError`] if the folder holds no readable cases.
+/// [`ConformanceError`] if the folder has no readable cases.
 pub fn run_dir(dir: &Path, backend: &dyn Processor) -> Result<Report, ConformanceError> {
     let unreadable = |cause| ConformanceError::Read {
         path: dir.to_owned(),
@@ -166,7 +165,7 @@ fn run_case(folder: &Path, backend: &dyn Processor) -> Result<Verdict, Conforman
     if let Err(error) = meanings.preparation.run(words, &mut inputs) {
         return Ok(Verdict::Wrong(error.to_string()));
     }
-    // Initializers may be listed among the inputs; they have their values already.
+    // The case may list initializers among the inputs, which already have values.
     inputs.retain(|name, _| program.inputs().iter().any(|port| port.name == *name));
     let outputs = match program.run(&inputs) {
         Ok(outcome) => outcome.outputs,
@@ -199,7 +198,7 @@ fn run_case(folder: &Path, backend: &dyn Processor) -> Result<Verdict, Conforman
     })
 }
 
-/// Whether anything in a graph is drawn at random.
+/// Returns whether a graph draws any value at random.
 fn draws(graph: &GraphProto) -> bool {
     let mut nodes = graph.node.iter();
     nodes.any(|node| is_drawn(node.op_type()) || node.subgraphs().any(draws))
@@ -212,8 +211,8 @@ fn read(path: &Path) -> Result<Vec<u8>, ConformanceError> {
     })
 }
 
-/// The tensor of a file, texts as numbers; the reason if the case comes without it or in a type
-/// unknown to NumPy.
+/// Reads the tensor of a file, with numbers for texts. Returns the reason if the case lacks the
+/// file or its type is unknown.
 fn tensor(
     folder: &Path,
     file: &str,
@@ -243,7 +242,7 @@ fn tensor(
     Ok(tensor.map_err(|error| error.to_string()))
 }
 
-/// NumPy's name of an element type.
+/// Returns the element type with this name in NumPy.
 fn numpy_type(name: &str) -> Option<DType> {
     let short = match name {
         "float32" => "f32",
@@ -270,7 +269,7 @@ fn integer_type(name: &str) -> Option<DType> {
     short.parse().ok()
 }
 
-/// What [`ROUNDINGS`] amount to for the largest finite element; 0 for other than floats.
+/// Returns [`ROUNDINGS`] roundings of the largest finite element; 0 for types that are not floats.
 fn rounding(expected: &Tensor) -> f64 {
     let epsilon = match expected.dtype() {
         DType::F16 => 2f64.powi(-10),
@@ -287,7 +286,7 @@ fn rounding(expected: &Tensor) -> f64 {
     ROUNDINGS * epsilon * finite.fold(0.0, |largest, value| value.abs().max(largest))
 }
 
-/// How an output differs from what was expected; `None` if it does not.
+/// Returns how an output differs from the expected one; `None` if it does not.
 fn difference(expected: &Tensor, found: Option<&Tensor>, rtol: f64, atol: f64) -> Option<String> {
     let Some(found) = found else {
         return Some("missing".to_owned());

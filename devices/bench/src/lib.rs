@@ -1,5 +1,5 @@
-//! What measures devices and holds them against others: the ONNX project's tests of operators,
-//! whole models, how well the cost model foretells operators, and what a card's maker has for it.
+//! Benchmarks of devices: the ONNX project's operator tests, whole models, the cost model's
+//! predictions of operators, and comparisons with the libraries of a card's maker.
 
 pub mod accuracy;
 pub mod conformance;

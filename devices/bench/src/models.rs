@@ -1,7 +1,8 @@
-//! Times whole models on a device, with inputs that other engines can be given too.
+//! Times whole models on a device, with inputs that you can also pass to other engines.
 //!
-//! Inputs are made up by a rule that fits in a line of any language: ones for what is called a
-//! mask, `index * 37 % 30000` for integers, the sine of the index for floats.
+//! A rule that fits in a line of any language generates the inputs: ones for integers whose input
+//! has "mask" in its name, `index * 37 % 30000` for other integers, the sine of the index for
+//! floats.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,91 +18,93 @@ use souk_onnx::subgraph::{CompileError, Port, Subgraph};
 use souk_vocabulary::processor::{Processor, RunError};
 use thiserror::Error;
 
-/// Elements of each output that are shown.
+/// Number of elements to show of each output.
 const SHOWN: usize = 4;
-/// Integers stay below this: the least vocabulary of the models at hand.
+/// Upper bound of generated integers: the least vocabulary of the tested models.
 const INTEGER_MAX: usize = 30_000;
 
-/// How long a model took.
+/// The time and memory that a model took.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelTime {
-    /// The file's name.
+    /// Name of the file.
     pub model: String,
-    /// Nodes of its graph.
+    /// Number of nodes that a run executes.
     pub operators: u64,
-    /// Seconds it took to make it ready.
+    /// Seconds that compilation took.
     pub compile_seconds: f64,
-    /// Runs that were timed.
+    /// Number of timed runs.
     pub runs: usize,
-    /// Seconds of the fastest.
+    /// Seconds of the fastest run.
     pub best_seconds: f64,
-    /// Seconds of the middle one.
+    /// Seconds of the median run.
     pub median_seconds: f64,
-    /// Memory the process had before it opened the file; `None` where the system does not tell.
+    /// Memory of the process before it opened the file; `None` if the system does not report it.
     pub memory_before_bytes: Option<u64>,
-    /// Most memory the process had from opening the file on; `None` where the system does not tell.
+    /// Peak memory of the process since it opened the file; `None` if the system does not report
+    /// it.
     pub memory_peak_bytes: Option<u64>,
-    /// The first elements of each output.
+    /// First elements of each output.
     pub outputs: BTreeMap<String, Vec<f64>>,
 }
 
-/// Why a model could not be timed.
+/// Reasons why a model cannot be timed.
 #[derive(Debug, Error)]
 pub enum ModelError {
-    /// The folder could not be read.
+    /// Reading the folder failed.
     #[error("cannot read {}: {cause}", path.display())]
     Read {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// There is no model.
+    /// The folder contains no model.
     #[error("there is no .onnx file in {}", path.display())]
     Empty {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
     },
-    /// The file is no model.
+    /// The file is not a model.
     #[error("{}: {cause}", path.display())]
     Split {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// Reason for the error.
         cause: SplitError,
     },
-    /// The device refuses it.
+    /// The device refuses the model.
     #[error("{}: {cause}", path.display())]
     Compile {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Reason for the refusal.
         cause: CompileError,
     },
-    /// No values are made up for an input.
+    /// The rule for inputs does not cover the type of one.
     #[error("{}: no values are made up for the input {input:?} of {dtype}", path.display())]
     Input {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The input.
+        /// Name of the input.
         input: String,
-        /// Its element type.
+        /// Element type of the input.
         dtype: DType,
     },
     /// A run failed.
     #[error("{}: {cause}", path.display())]
     Run {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Reason for the failure.
         cause: RunError,
     },
 }
 
-/// The models at a path: itself, or the `.onnx` files of a folder in the order of their names.
+/// Returns the models at a path: the file itself, or the `.onnx` files of a folder in order of
+/// their names.
 ///
 /// # Errors
-/// [`ModelError::Read`] and [`ModelError::Empty`].
+/// [`ModelError::Read`] or [`ModelError::Empty`] if the folder has no readable model.
 pub fn files(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -123,10 +126,10 @@ pub fn files(path: &Path) -> Result<Vec<PathBuf>, ModelError> {
     Ok(files)
 }
 
-/// A model of a file, its weights beside it, each in memory once.
+/// Opens a model file, and keeps each of its weights in memory once.
 ///
 /// # Errors
-/// [`ModelError::Split`].
+/// [`ModelError::Split`] if the file is not a model.
 pub fn open(path: &Path) -> Result<Subgraph, ModelError> {
     let split = onnx::split_file(path).map_err(|cause| ModelError::Split {
         path: path.to_owned(),
@@ -136,11 +139,11 @@ pub fn open(path: &Path) -> Result<Subgraph, ModelError> {
     Ok(Subgraph { model, weights })
 }
 
-/// Times `runs` runs of the model in a file; `sizes` stand for the sizes that an input leaves open,
-/// from its first on, and 1 for what they do not reach.
+/// Times `runs` runs of the model in a file. `sizes` replace the open sizes of each input, from the
+/// first on; any further ones are 1.
 ///
 /// # Errors
-/// [`ModelError`].
+/// [`ModelError`] if the file has no model that the device can run.
 pub fn time(
     device: &dyn Processor,
     path: &Path,
@@ -179,7 +182,7 @@ pub fn time(
 }
 
 impl ModelTime {
-    /// The figures of runs that took so long and ended with these outputs.
+    /// Computes the figures from the runs' times and the last outputs.
     pub(crate) fn of(
         path: &Path,
         mut seconds: Vec<f64>,
@@ -205,7 +208,7 @@ impl ModelTime {
     }
 }
 
-/// Made-up values for every input.
+/// Generates values for every input.
 ///
 /// # Errors
 /// [`ModelError::Input`] for an element type without a rule.

@@ -1,9 +1,9 @@
-//! How near a card comes to what its maker has for it: large products beside the library of
-//! products asked directly, and what memory bounds beside a copy within the card.
+//! Compares a card with its maker's software: large products with the maker's library, and
+//! memory-bound operators with a copy within the card.
 //!
-//! Ours is what a buyer's subgraph gets: compiled, its inputs lying on the card and its output left
-//! there. Each side is asked for many in a row and waited for once, so that neither pays for the
-//! way to the host.
+//! Our side is a compiled subgraph, as a buyer runs it: its inputs are on the card, and its output
+//! stays there. The benchmark requests many operations in a row and waits once, so that neither
+//! side pays for the link to the host.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -20,33 +20,33 @@ use souk_vocabulary::processor::{Processor, RunError, WorkError};
 use souk_vocabulary::residency::TensorHandle;
 use thiserror::Error;
 
-/// The part of the library's rate that large products are to reach.
+/// Large products must reach this part of the library's rate.
 pub const PRODUCT_PART_MIN: f64 = 0.90;
-/// The part of a copy's rate that what memory bounds is to reach.
+/// Memory-bound operators must reach this part of a copy's rate.
 pub const MEMORY_PART_MIN: f64 = 0.85;
 
-/// Version of the operator set that is timed.
+/// Version of the operator set of the timed nodes.
 const OPSET: i64 = 21;
-/// How often each side is timed; the best counts.
+/// Number of timed rounds of each side; the best counts.
 const ROUNDS: usize = 3;
-/// How long one round may take before the card is given up.
+/// The card must complete all operations within this time.
 const TIME_MAX: Duration = Duration::from_secs(60);
-/// Columns of the matrices whose rows are normalised.
+/// Columns of the matrices for memory-bound operators.
 const COLUMNS: usize = 4096;
 
-/// What is timed.
+/// The sizes to time.
 #[derive(Clone, Debug)]
 pub struct Extents {
     /// Sides of square matrices.
     pub sides: Vec<usize>,
-    /// Rows of 4,096 elements that memory-bound kernels go through.
+    /// Rows of 4,096 elements for memory-bound kernels.
     pub rows: usize,
-    /// Time of a round at least.
+    /// Least time of a round.
     pub time: Duration,
 }
 
 impl Default for Extents {
-    /// Products that fill any card, and arrays far beyond its caches.
+    /// Returns products that fill any card, and arrays far larger than its caches.
     fn default() -> Self {
         Self {
             sides: vec![4096, 8192],
@@ -56,56 +56,56 @@ impl Default for Extents {
     }
 }
 
-/// One thing done both ways.
+/// The rates of one operation on both sides.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ratio {
-    /// What.
+    /// Operator, sizes and element type.
     pub name: String,
-    /// Operations or bytes a second by our path.
+    /// Our operations or bytes per second.
     pub ours: f64,
-    /// The same by the maker's.
+    /// The maker's operations or bytes per second.
     pub makers: f64,
-    /// The part of the maker's rate that is to be reached.
+    /// Our rate must reach this part of the maker's.
     pub part_min: f64,
 }
 
 impl Ratio {
-    /// The part of the maker's rate that is reached; none where either was not measured.
+    /// Returns our part of the maker's rate; 0 if it is not finite.
     #[must_use]
     pub fn part(&self) -> f64 {
         let part = self.ours / self.makers;
         if part.is_finite() { part } else { 0.0 }
     }
 
-    /// Whether that is enough.
+    /// Returns whether our rate is sufficient.
     #[must_use]
     pub fn is_met(&self) -> bool {
         self.part() >= self.part_min
     }
 }
 
-/// Why nothing was timed.
+/// Reasons why a card cannot be timed.
 #[derive(Debug, Error)]
 pub enum RatioError {
-    /// The card is not reached.
+    /// The card is not accessible.
     #[error(transparent)]
     Cuda(#[from] CudaError),
-    /// The library of products is not there, or does not do this one.
+    /// The maker's library is absent, or refuses this product.
     #[error("cuBLASLt is absent, or refuses products of {dtype}")]
     Products {
-        /// The type.
+        /// Element type of the product.
         dtype: DType,
     },
-    /// There is too little memory.
+    /// The card has too little memory.
     #[error("the card has no room for {bytes} bytes")]
     Memory {
-        /// Bytes wanted at once.
+        /// Bytes requested at once.
         bytes: u64,
     },
-    /// A run took too long.
+    /// An operation took too long.
     #[error("the card did not end within {TIME_MAX:?}")]
     Hung,
-    /// A subgraph was refused, or failed.
+    /// The card refused a subgraph, or it failed.
     #[error(transparent)]
     Work(#[from] WorkError),
 }
@@ -128,10 +128,10 @@ impl From<CompileError> for RatioError {
     }
 }
 
-/// Times a card both ways.
+/// Times a card on both sides.
 ///
 /// # Errors
-/// [`RatioError`]: which card or library is absent, or what failed.
+/// [`RatioError`] if the card or library is absent, or an operation failed.
 pub fn measure(ordinal: usize, extents: &Extents) -> Result<Vec<Ratio>, RatioError> {
     let card = open_unmeasured(ordinal, GpuConfig::default())?;
     let bare = Bare {
@@ -180,7 +180,7 @@ fn operator(name: &str, inputs: usize) -> NodeProto {
     }
 }
 
-/// Seconds of a node by our path, and its work.
+/// Returns the seconds of a node on our side, and its work.
 fn ours(
     card: &dyn Processor,
     node: &NodeProto,
@@ -218,7 +218,7 @@ fn ours(
     Ok((seconds, Work::of(node, &read, &[extent(made)])))
 }
 
-/// A card with nothing of ours between it and its maker's library.
+/// Direct access to a card and its maker's library.
 struct Bare {
     driver: Driver,
     time: Duration,
@@ -230,14 +230,14 @@ impl Bare {
         block.ok_or(RatioError::Memory { bytes })
     }
 
-    /// Waits until all is done.
+    /// Waits until the card has completed all operations.
     fn wait(&self, block: &Block) -> Result<(), RatioError> {
         let read = self.driver.read(&[(block, 4)], TIME_MAX);
         let read = read.map_err(RatioError::driver)?;
         read.map(drop).ok_or(RatioError::Hung)
     }
 
-    /// Seconds of a product of two squares of the same values as ours.
+    /// Returns the seconds of a product of two squares with the same values as ours.
     fn product(&self, dtype: DType, side: usize) -> Result<f64, RatioError> {
         let values = waves(dtype, &[side, side]);
         let bytes = values.bytes().len() as u64;
@@ -275,7 +275,7 @@ impl Bare {
         timed(self.time, once, || self.wait(&made))
     }
 
-    /// Bytes read and written a second by a copy of so many.
+    /// Returns the bytes per second, read and written, of a copy of this size.
     fn copied(&self, bytes: u64) -> Result<f64, RatioError> {
         let [from, to] = [self.block(bytes)?, self.block(bytes)?];
         let spans = (from.span(0, bytes), to.span(0, bytes));
@@ -288,8 +288,8 @@ impl Bare {
     }
 }
 
-/// Seconds of one of so many in a row that they take the time, what waiting for them takes off; the
-/// best of several rounds.
+/// Returns the seconds of one operation in a row of them that takes `time`, without the wait at the
+/// end; the best of several rounds.
 fn timed(
     time: Duration,
     once: impl Fn() -> Result<(), RatioError>,

@@ -1,5 +1,4 @@
-//! rten by itself on a model file, as someone would use it who has nothing of ours: what souk's
-//! time and memory are held against.
+//! Runs a model file on rten alone, without souk, as the baseline for souk's time and memory.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -16,11 +15,10 @@ use souk_vocabulary::processor::RunError;
 
 use crate::models::{self, ModelError, ModelTime};
 
-/// Times `runs` runs of the model in a file as [`models::time`] does, on rten with nothing around
-/// it.
+/// Times `runs` runs of the model in a file as [`models::time`] does, but on rten alone.
 ///
 /// # Errors
-/// [`ModelError`]; what rten has no operator for fails when it is loaded.
+/// [`ModelError`]; a model with an operator that rten lacks fails when it is loaded.
 pub fn time_alone(
     path: &Path,
     sizes: &[usize],
@@ -81,7 +79,7 @@ pub fn time_alone(
     })
 }
 
-/// What rten knows of an input or output.
+/// Returns the port for an input or output, as far as rten describes it.
 fn port(model: &Model, id: NodeId) -> Port {
     let info = model.node_info(id);
     let dtype = match info.as_ref().and_then(|info| info.dtype()) {

@@ -7,11 +7,12 @@ use super::{
     StringStringEntryProto, TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, type_proto,
 };
 
-/// The operators of classical learning: trees, linear models, encoders.
+/// The domain of classical machine learning: trees, linear models, encoders.
 pub const CLASSICAL_DOMAIN: &str = "ai.onnx.ml";
 
 impl ModelProto {
-    /// Version of the operator set of `domain`, `""` and `"ai.onnx"` being the same one.
+    /// Returns the version of the operator set of `domain`; `""` and `"ai.onnx"` are the same
+    /// domain.
     #[must_use]
     pub fn opset(&self, domain: &str) -> Option<i64> {
         let wanted = standard_as_empty(domain);
@@ -26,7 +27,7 @@ fn standard_as_empty(domain: &str) -> &str {
 }
 
 impl NodeProto {
-    /// A node with one output and no attributes.
+    /// Creates a node with one output and no attributes.
     #[must_use]
     pub fn of(operator: &str, inputs: &[&str], output: &str) -> Self {
         Self {
@@ -37,7 +38,7 @@ impl NodeProto {
         }
     }
 
-    /// A node of classical learning with one output and no attributes.
+    /// Creates a node of the classical domain with one output and no attributes.
     #[must_use]
     pub fn classical(operator: &str, inputs: &[&str], output: &str) -> Self {
         Self {
@@ -46,27 +47,27 @@ impl NodeProto {
         }
     }
 
-    /// The node with one more attribute.
+    /// Returns the node with one more attribute.
     #[must_use]
     pub fn with(mut self, name: &str, value: impl Into<AttributeValue>) -> Self {
         self.attribute.push(AttributeProto::of(name, value));
         self
     }
 
-    /// Domain of the operator, empty for the standard one however it was spelt.
+    /// Returns the operator's domain, empty for both spellings of the standard one.
     #[must_use]
     pub fn operator_domain(&self) -> &str {
         standard_as_empty(self.domain())
     }
 
-    /// Input `index`, or `None` where it is left out.
+    /// Returns the name of input `index`, or `None` if the node leaves it out.
     #[must_use]
     pub fn input_name(&self, index: usize) -> Option<&str> {
         let name = self.input.get(index)?;
         (!name.is_empty()).then_some(name)
     }
 
-    /// The attribute called `name`.
+    /// Returns the attribute called `name`.
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&AttributeProto> {
         self.attribute
@@ -74,65 +75,65 @@ impl NodeProto {
             .find(|attribute| attribute.name() == name)
     }
 
-    /// An integer attribute.
+    /// Returns an integer attribute.
     #[must_use]
     pub fn int(&self, name: &str) -> Option<i64> {
         self.attribute(name)?.i
     }
 
-    /// A float attribute.
+    /// Returns a float attribute.
     #[must_use]
     pub fn float(&self, name: &str) -> Option<f32> {
         self.attribute(name)?.f
     }
 
-    /// A string attribute, if it is UTF-8.
+    /// Returns a string attribute, if it is UTF-8.
     #[must_use]
     pub fn string(&self, name: &str) -> Option<&str> {
         std::str::from_utf8(self.attribute(name)?.s.as_ref()?).ok()
     }
 
-    /// An attribute that is a list of integers.
+    /// Returns an attribute that is a list of integers.
     #[must_use]
     pub fn ints(&self, name: &str) -> Option<&[i64]> {
         self.attribute(name)
             .map(|attribute| attribute.ints.as_slice())
     }
 
-    /// An attribute that is a list of floats.
+    /// Returns an attribute that is a list of floats.
     #[must_use]
     pub fn floats(&self, name: &str) -> Option<&[f32]> {
         self.attribute(name)
             .map(|attribute| attribute.floats.as_slice())
     }
 
-    /// An attribute that is a list of strings.
+    /// Returns an attribute that is a list of strings.
     #[must_use]
     pub fn strings(&self, name: &str) -> Option<&[Bytes]> {
         self.attribute(name)
             .map(|attribute| attribute.strings.as_slice())
     }
 
-    /// A tensor attribute.
+    /// Returns a tensor attribute.
     #[must_use]
     pub fn tensor(&self, name: &str) -> Option<&TensorProto> {
         self.attribute(name)?.t.as_ref()
     }
 
-    /// Graphs among the attributes: the bodies of `If`, `Loop` and `Scan`.
+    /// Returns the graphs among the attributes: the bodies of `If`, `Loop` and `Scan`.
     pub fn subgraphs(&self) -> impl Iterator<Item = &GraphProto> {
         let attributes = self.attribute.iter();
         attributes.flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))
     }
 }
 
-/// What an attribute holds.
+/// The value of an attribute.
 pub enum AttributeValue {
     /// A float.
     Float(f32),
     /// An integer.
     Int(i64),
-    /// A text.
+    /// A string.
     Text(String),
     /// A tensor.
     Tensor(Box<TensorProto>),
@@ -140,7 +141,7 @@ pub enum AttributeValue {
     Floats(Vec<f32>),
     /// Integers.
     Ints(Vec<i64>),
-    /// Texts.
+    /// Strings.
     Texts(Vec<Bytes>),
 }
 
@@ -187,7 +188,7 @@ impl From<Vec<Bytes>> for AttributeValue {
 }
 
 impl AttributeProto {
-    /// An attribute.
+    /// Creates an attribute.
     #[must_use]
     pub fn of(name: &str, value: impl Into<AttributeValue>) -> Self {
         let mut attribute = Self {
@@ -230,14 +231,15 @@ impl AttributeProto {
 }
 
 impl TensorProto {
-    /// Value of an entry of `external_data`.
+    /// Returns the value of an entry of `external_data`.
     #[must_use]
     pub fn external(&self, key: &str) -> Option<&str> {
         let entry = self.external_data.iter().find(|entry| entry.key() == key)?;
         Some(entry.value())
     }
 
-    /// Number of elements the extents state, or `None` if one is negative or the count overflows.
+    /// Returns the number of elements by the extents, or `None` if one is negative or the product
+    /// overflows.
     #[must_use]
     pub fn element_count(&self) -> Option<usize> {
         self.dims.iter().try_fold(1usize, |count, &dim| {
@@ -247,7 +249,7 @@ impl TensorProto {
 }
 
 impl StringStringEntryProto {
-    /// An entry.
+    /// Creates an entry.
     #[must_use]
     pub fn new(key: impl Into<String>, value: impl Into<String>) -> Self {
         Self {
@@ -258,7 +260,7 @@ impl StringStringEntryProto {
 }
 
 impl ValueInfoProto {
-    /// A tensor value; `dims` is `None` where the rank is unknown.
+    /// Creates the declaration of a tensor; `dims` is `None` if the rank is unknown.
     #[must_use]
     pub fn tensor(name: impl Into<String>, elem_type: i32, dims: Option<Vec<Dimension>>) -> Self {
         let tensor = type_proto::Tensor {
@@ -275,7 +277,7 @@ impl ValueInfoProto {
         }
     }
 
-    /// Element type and extents, if the value is a tensor.
+    /// Returns the element type and extents, if the value is a tensor.
     #[must_use]
     pub fn tensor_type(&self) -> Option<&type_proto::Tensor> {
         match self.r#type.as_ref()?.value.as_ref()? {
@@ -286,11 +288,12 @@ impl ValueInfoProto {
 }
 
 impl Dimension {
-    /// Names that exporters write for an extent that is open, and not for one that is the same
-    /// wherever the name stands. Paddle writes `?`.
+    /// Names that exporters write for an open extent, instead of a symbol that means the same
+    /// extent everywhere. Paddle writes `?`.
     const OPEN: &[&str] = &["-1", "None", "unk", "unknown", "Unknown"];
 
-    /// The symbol of an extent that is known by name only; none where it may be any.
+    /// Returns the symbol of an extent that is known only by name; `None` if the extent is open or
+    /// a number.
     #[must_use]
     pub fn named(&self) -> Option<&str> {
         let Some(DimensionValue::DimParam(name)) = &self.value else {
@@ -300,7 +303,7 @@ impl Dimension {
         (is_name && !Self::OPEN.contains(&name.as_str())).then_some(name)
     }
 
-    /// A known extent.
+    /// Creates a known extent.
     #[must_use]
     pub fn fixed(extent: i64) -> Self {
         Self {
@@ -309,7 +312,7 @@ impl Dimension {
         }
     }
 
-    /// An extent known by name only.
+    /// Creates an extent that is known only by name.
     #[must_use]
     pub fn symbol(name: impl Into<String>) -> Self {
         Self {

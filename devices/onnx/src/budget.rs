@@ -1,9 +1,9 @@
-//! What a model may ask of whoever reads it, counted before anything of it is held.
+//! The budget of a model: limits on the resources it needs, counted before souk decodes it.
 //!
-//! An empty message takes two bytes of a file and hundreds of memory, and functions that call each
-//! other twice double with each call. So the bytes of a model are counted first, without a copy,
-//! and a model beyond a limit is refused by the name of that limit. What functions come to is
-//! counted in the same way before they are put in place of their calls.
+//! An empty message takes two bytes of a file and hundreds of bytes of memory, and functions that
+//! call each other twice double with each call. So souk first counts the needs of a model in its
+//! bytes, without a copy, and refuses a model over a limit with that limit's name. It counts the
+//! expansion of functions in the same way before it inlines their calls.
 
 use std::mem::size_of;
 
@@ -11,68 +11,68 @@ use thiserror::Error;
 
 use crate::{self as onnx, FunctionProto, GraphProto, NodeProto, type_proto};
 
-/// Nodes of a model: those of bodies and functions count, each function once a call. The largest
-/// exports of language models have some 30,000.
+/// A model can have at most this many nodes, including those in bodies, and those of functions once
+/// per call. The largest exports of language models have some 30,000.
 pub const NODES_MAX: u64 = 100_000;
-/// Bytes that the messages of a model may take beyond those of its file. A node with its
-/// attributes takes about two KiB.
+/// The messages of a model can take at most this many bytes in addition to those of its file. A
+/// node with its attributes takes about two KiB.
 pub const MEMORY_MAX: u64 = 256 << 20;
-/// Messages within messages: a body within a body takes three.
+/// Messages can nest at most this many levels; a body within a body takes three.
 const DEPTH_MAX: u64 = 64;
 
-/// What there is too much of.
+/// The limit that a model exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Beyond {
-    /// Nodes.
+    /// The model has too many nodes.
     #[error("the ONNX model has more than {limit} nodes, functions counted at each call")]
     Nodes {
-        /// The limit.
+        /// Most nodes allowed.
         limit: u64,
     },
-    /// Memory for messages.
+    /// The model's messages need too much memory.
     #[error("the messages of the ONNX model take more than {limit} bytes beyond its own")]
     Memory {
-        /// The limit.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// Messages within messages.
+    /// The model nests messages too deeply.
     #[error("the ONNX model has more than {limit} messages within each other")]
     Depth {
-        /// The limit.
+        /// Most levels allowed.
         limit: u64,
     },
-    /// Work to find out what its bodies make.
+    /// The inference of the model's bodies takes too many steps.
     #[error("the bodies of the ONNX model take more than {limit} steps to infer")]
     Steps {
-        /// The limit.
+        /// Most steps allowed.
         limit: u64,
     },
 }
 
-/// Why bytes cannot be counted.
+/// Reasons why a model's bytes cannot be counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotCounted {
     /// They do not follow the protobuf layout.
     Malformed,
-    /// They are beyond a limit.
+    /// They exceed a limit.
     Beyond(Beyond),
 }
 
-/// What a model, or a part of one, takes.
+/// The resources that a model, or a part of one, needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Nodes, those of bodies and functions too.
+    /// Number of nodes, including those of bodies and functions.
     pub nodes: u64,
-    /// Bytes of its messages beyond those of the file.
+    /// Bytes of its messages in addition to those of the file.
     pub memory: u64,
 }
 
 impl Usage {
-    /// What a function's body takes each time that it is put in place of a call; calls within it
+    /// Returns the resources that each inlined call of a function needs; calls within its body
     /// count as one node each.
     ///
     /// # Errors
-    /// [`Beyond`]: it is beyond a limit by itself.
+    /// [`Beyond`] if the body alone exceeds a limit.
     pub fn of_function(function: &FunctionProto) -> Result<Self, Beyond> {
         let bytes = prost::Message::encode_to_vec(function);
         let counted = count(&bytes, Message::Function);
@@ -80,14 +80,15 @@ impl Usage {
             NotCounted::Malformed => Ok(Self::default()),
             NotCounted::Beyond(beyond) => Err(beyond),
         })?;
-        // A body is copied at each call, its names and texts too.
+        // Each call copies the body, including its names and texts.
         Ok(counted.with(Self {
             nodes: 0,
             memory: bytes.len() as u64,
         }))
     }
 
-    /// The nodes of a graph. What the rest of it takes was counted as its bytes were read.
+    /// Counts the nodes of a graph. The count of the model's bytes already covers its other
+    /// resources.
     #[must_use]
     pub fn of_graph(graph: &GraphProto) -> Self {
         let within = graph.node.iter().flat_map(NodeProto::subgraphs);
@@ -98,7 +99,7 @@ impl Usage {
         within.map(Self::of_graph).fold(nodes, Self::with)
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self {
@@ -107,10 +108,10 @@ impl Usage {
         }
     }
 
-    /// Itself, if it is within the limits.
+    /// Returns this usage, if it is within the limits.
     ///
     /// # Errors
-    /// [`Beyond`]: the limit it is beyond.
+    /// [`Beyond`], with the limit that it exceeds.
     pub fn checked(self) -> Result<Self, Beyond> {
         if self.nodes > NODES_MAX {
             return Err(Beyond::Nodes { limit: NODES_MAX });
@@ -122,7 +123,7 @@ impl Usage {
     }
 }
 
-/// What the bytes of a model take.
+/// Counts the resources that the bytes of a model need.
 pub(super) fn count_model(bytes: &[u8]) -> Result<Usage, NotCounted> {
     count(bytes, Message::Model)
 }
@@ -133,7 +134,7 @@ fn count(bytes: &[u8], message: Message) -> Result<Usage, NotCounted> {
     Ok(usage)
 }
 
-/// A kind of message that others can be within.
+/// The kinds of messages that nest within others.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Message {
     Model,
@@ -160,20 +161,20 @@ enum Message {
     Device,
 }
 
-/// What a field of a message takes beyond its bytes.
+/// The memory that a field needs in addition to its bytes.
 enum Field {
     /// A message.
     Of(Message),
     /// A text or bytes.
     Text,
-    /// Numbers of a varying length, each held in so many bytes.
+    /// Numbers of varying length, each of which takes this many bytes in memory.
     Varints(u64),
-    /// Nothing.
+    /// No additional memory.
     Plain,
 }
 
 impl Message {
-    /// Bytes that one takes in memory, what it holds elsewhere apart.
+    /// Returns the bytes of one message in memory, without separately allocated contents.
     fn size(self) -> u64 {
         let size = match self {
             Self::Model => size_of::<onnx::ModelProto>(),
@@ -202,7 +203,7 @@ impl Message {
         size as u64
     }
 
-    /// What its field of a number holds.
+    /// Returns the kind of the field with this number.
     fn field(self, number: u64) -> Field {
         use Field::{Of, Plain, Text, Varints};
         match (self, number) {
@@ -283,7 +284,7 @@ impl Usage {
         Ok(())
     }
 
-    /// Adds a field that states its length.
+    /// Adds a length-delimited field.
     fn add_field(&mut self, bytes: &[u8], field: &Field, depth: u64) -> Result<(), NotCounted> {
         match field {
             Field::Of(message) => self.add_message(bytes, *message, depth + 1),
@@ -307,7 +308,7 @@ impl Usage {
     }
 }
 
-/// The next bytes, as many as a field states.
+/// Splits off the next `length` bytes.
 fn taken<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], NotCounted> {
     let length = usize::try_from(length).map_err(|_| NotCounted::Malformed)?;
     let (first, rest) = bytes

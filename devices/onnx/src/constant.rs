@@ -1,10 +1,10 @@
-//! Constants among a model's nodes: weights by another name.
+//! `Constant` nodes, which serve as weights.
 
 use souk_memory::Tensor;
 
 use crate::{NodeProto, tensor_from_proto};
 
-/// The value of a `Constant`, if it is a tensor of a known element type.
+/// Returns the value of a `Constant`, if it is a tensor of a known element type.
 #[must_use]
 pub fn constant(node: &NodeProto) -> Option<Tensor> {
     if let Some(value) = node.tensor("value") {

@@ -1,8 +1,9 @@
-//! Operators of a buyer's own: kernels that come with the graph, as nodes of the domain `ai.souk`.
+//! A buyer's own operators: kernels that come with the graph, as nodes of the domain `ai.souk`.
 //!
-//! The kernel is the first input, an initializer of bytes, so it is content like any weight: named
-//! by its hash and sent once. What it makes, and of what size, the node's attributes say, so that a
-//! graph can be planned without running it. docs/kernels.md has the whole contract.
+//! The kernel is the first input, which must be an initializer of bytes, so it is content like any
+//! weight: identified by its hash, and sent once. The node's attributes must state its outputs'
+//! types and sizes, so that the planner can plan a graph without running it. docs/kernels.md has
+//! the whole contract.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +15,7 @@ use crate::NodeProto;
 /// The domain of these operators.
 pub const DOMAIN: &str = "ai.souk";
 
-/// What language a kernel is in.
+/// The language of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Custom {
     /// A WebAssembly module, operator `Wasm`.
@@ -28,50 +29,50 @@ pub enum Custom {
 pub enum Size {
     /// A number.
     Fixed(u64),
-    /// That of an axis of one of the tensors the kernel is given, both from 0.
+    /// The size of an axis of one of the tensors that the kernel reads, both counted from 0.
     Of {
-        /// Which tensor; the kernel itself does not count.
+        /// Index of the tensor; the kernel itself does not count.
         tensor: usize,
-        /// Which axis of it.
+        /// Index of the axis.
         axis: usize,
     },
 }
 
-/// Why a node is no kernel that could be run.
+/// Reasons why a node has no kernel that souk can run.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CustomError {
-    /// The kernel is no initializer of bytes.
+    /// The kernel is not an initializer of bytes.
     #[error("its first input must be the kernel: an initializer of uint8")]
     Source,
-    /// The types of its outputs are missing or unknown.
+    /// The node's output types are missing or unknown.
     #[error("its attribute output_types must have an ONNX element type for each of its outputs")]
     Types,
-    /// There are not as many shapes as outputs.
+    /// The node has not as many shapes as outputs.
     #[error("its attribute output_shapes has {found} shapes for {expected} outputs")]
     Shapes {
-        /// Shapes stated.
+        /// Number of shapes.
         found: usize,
-        /// Outputs of the node.
+        /// Number of outputs.
         expected: usize,
     },
-    /// A text that is no size.
+    /// A text does not denote a size.
     #[error("{text:?} in its attribute output_shapes is no size such as 16 or i0.1")]
     Size {
         /// The text.
         text: String,
     },
-    /// A size of an axis that is not there.
+    /// A size refers to an axis that does not exist.
     #[error("its attribute output_shapes speaks of axis {axis} of tensor {tensor}, which is not")]
     Axis {
-        /// Which tensor.
+        /// Index of the tensor.
         tensor: usize,
-        /// Which axis.
+        /// Index of the axis.
         axis: usize,
     },
 }
 
 impl Custom {
-    /// The language of a node's kernel, if it has one.
+    /// Returns the language of a node's kernel, if it has one.
     #[must_use]
     pub fn of(node: &NodeProto) -> Option<Self> {
         match (node.operator_domain(), node.op_type()) {
@@ -81,7 +82,7 @@ impl Custom {
         }
     }
 
-    /// What a provider's limits call it.
+    /// Returns the language's name in a provider's limits.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -91,10 +92,10 @@ impl Custom {
     }
 }
 
-/// Types of a node's outputs, one for each.
+/// Returns the types of a node's outputs, one for each.
 ///
 /// # Errors
-/// [`CustomError::Types`].
+/// [`CustomError::Types`] if the attribute does not state them.
 pub fn output_types(node: &NodeProto) -> Result<Vec<DType>, CustomError> {
     let codes = node.ints("output_types").unwrap_or_default();
     let dtype = |code: &i64| DType::from_onnx_code(i32::try_from(*code).ok()?).ok();
@@ -104,7 +105,7 @@ pub fn output_types(node: &NodeProto) -> Result<Vec<DType>, CustomError> {
         .ok_or(CustomError::Types)
 }
 
-/// Shapes of a node's outputs, one for each, if it states them.
+/// Returns the shapes of a node's outputs, one for each, if the node states them.
 ///
 /// # Errors
 /// [`CustomError::Shapes`] or [`CustomError::Size`].
@@ -137,10 +138,11 @@ fn size(text: &str) -> Result<Size, CustomError> {
     read().ok_or_else(|| CustomError::Size { text: text() })
 }
 
-/// Shapes of a node's outputs for tensors of these shapes, if it states them.
+/// Returns the shapes of a node's outputs for input tensors of these shapes, if the node states
+/// them.
 ///
 /// # Errors
-/// [`CustomError`].
+/// [`CustomError`] if the stated shapes do not fit the node or its inputs.
 pub fn output_dims(
     node: &NodeProto,
     given: &[&[usize]],
@@ -161,10 +163,10 @@ pub fn output_dims(
     dims.collect::<Result<_, _>>().map(Some)
 }
 
-/// The kernel of a node: its first input, among the weights.
+/// Returns the kernel of a node: its first input, from among the weights.
 ///
 /// # Errors
-/// [`CustomError::Source`].
+/// [`CustomError::Source`] if there is no such weight of bytes.
 pub fn source<'a>(
     node: &NodeProto,
     weights: &'a BTreeMap<String, Tensor>,

@@ -1,4 +1,4 @@
-//! Bytes to model and back, with errors that say what kind of file it was.
+//! Decodes and encodes models, with errors that say how a file is not a model.
 
 use bytes::Bytes;
 use prost::Message;
@@ -7,18 +7,18 @@ use thiserror::Error;
 use super::budget::{Beyond, NotCounted, count_model};
 use super::{AttributeProto, ModelProto};
 
-/// Why bytes are not an ONNX model.
+/// Reasons why bytes are not an ONNX model.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DecodeError {
-    /// There is nothing.
+    /// There are no bytes.
     #[error("the file is empty")]
     Empty,
     /// The bytes do not follow the protobuf layout of a model.
     #[error("not an ONNX model, or a damaged one ({length} bytes): {reason}")]
     NotOnnx {
-        /// Number of bytes given.
+        /// Number of bytes.
         length: usize,
-        /// What the protobuf reader met.
+        /// The protobuf reader's message.
         reason: String,
     },
     /// The bytes end inside a field that claims to be longer.
@@ -26,26 +26,26 @@ pub enum DecodeError {
     Truncated {
         /// Number of the field of `ModelProto` that is cut.
         field: u32,
-        /// Bytes the field claims.
+        /// Bytes that the field claims.
         needed: u64,
         /// Bytes left in the file.
         present: u64,
     },
-    /// It asks for more than a reader gives.
+    /// The model exceeds a limit.
     #[error(transparent)]
     Beyond(#[from] Beyond),
-    /// A model without a graph.
+    /// The model has no graph.
     #[error("the ONNX model has no graph")]
     NoGraph,
-    /// A model that states neither an IR version nor operator sets: some other protobuf.
+    /// The model states neither an IR version nor operator sets, so it is some other protobuf.
     #[error("not an ONNX model: it states neither an IR version nor an operator set")]
     NoVersion,
 }
 
-/// Reads a model. Weights stay in `bytes`, shared.
+/// Decodes a model. Weights stay in `bytes`, shared.
 ///
 /// # Errors
-/// [`DecodeError`]: what kind of file it was instead.
+/// [`DecodeError`], which says how the file is not a model.
 pub fn decode(bytes: Bytes) -> Result<ModelProto, DecodeError> {
     if bytes.is_empty() {
         return Err(DecodeError::Empty);
@@ -72,19 +72,19 @@ pub fn decode(bytes: Bytes) -> Result<ModelProto, DecodeError> {
     Ok(model)
 }
 
-/// Writes a model. Equal models give equal bytes: there are no maps in the schema.
+/// Encodes a model. Equal models have equal bytes, because the schema contains no maps.
 #[must_use]
 pub fn encode(model: &ModelProto) -> Bytes {
     Bytes::from(model.encode_to_vec())
 }
 
-/// Writes an attribute alone, as it is within a model.
+/// Encodes an attribute alone, as it is within a model.
 #[must_use]
 pub fn encode_attribute(attribute: &AttributeProto) -> Bytes {
     Bytes::from(attribute.encode_to_vec())
 }
 
-/// Steps over the outermost fields, so that a file cut short is told from one that never was ONNX.
+/// Steps over the outermost fields, to distinguish a truncated file from one that never was ONNX.
 fn walk(bytes: &[u8]) -> Result<(), DecodeError> {
     let mut at = 0;
     let not_onnx = |reason: &str| DecodeError::NotOnnx {
@@ -122,7 +122,8 @@ fn walk(bytes: &[u8]) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// Generous above the 26 of today, so that newer models pass; text files start far beyond it.
+/// Far above the 26 of today, because newer models must pass; the keys of text files are far beyond
+/// it.
 const FIELD_MAX: u32 = 1000;
 
 fn varint(bytes: &[u8], at: &mut usize) -> Option<u64> {

@@ -1,12 +1,13 @@
-//! Nodes of other operator sets in terms of what every device has.
+//! Expands nodes of other operator sets into operators that every device has.
 //!
-//! What classical learning (`ai.onnx.ml`) and the tools of ONNX Runtime (`com.microsoft`) write is
-//! mostly short for standard operators. It is written out as a model comes in, so that it can be
-//! inferred, costed and cut, and runs wherever those run. Left are operators with kernels of their
-//! own, in one form each. What is not known stays as it is, and is refused by name.
+//! Operators of classical learning (`ai.onnx.ml`) and of ONNX Runtime's tools (`com.microsoft`) are
+//! mostly short for standard ones. souk expands them when it loads a model, so that it can infer,
+//! cost and cut the model, and run it on any device with the standard operators. Operators that
+//! have kernels of their own remain, in one form each. Unknown operators remain as they are, and a
+//! device refuses them by name.
 //!
-//! Texts are told apart by numbers: see [`Words`]. What takes them apart is computed before the
-//! rest: see [`Preparation`].
+//! Numbers stand for texts: see [`Words`]. Operators that process texts run before the rest of the
+//! model: see [`Preparation`].
 
 mod activation;
 mod attention;
@@ -34,66 +35,68 @@ use facts::Facts;
 pub use preparation::{Preparation, PreparationError, Wrong, ngrams};
 pub use words::{Texts, Words};
 
-/// What ONNX Runtime and its tools write beyond ONNX.
+/// The domain of operators that ONNX Runtime and its tools write beyond ONNX.
 const RUNTIME_DOMAIN: &str = "com.microsoft";
 
-/// The standard operator set of a model that states none: its nodes are all of other sets.
+/// The standard operator set for a model that states none because all its nodes are of other sets.
 const OPSET_DEFAULT: i64 = 21;
 
-/// A model that cannot be written in terms of numbers.
+/// Reasons why a model cannot be expressed in numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ExpansionError {
-    /// A node that does more with texts than to move and compare them, where only providers are.
+    /// A node does more with texts than move and compare them, and would run at a provider, which
+    /// must not see texts.
     #[error(
         "node {node:?} ({operator}) computes with texts that are not at hand before the model runs"
     )]
     Text {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Its operator.
+        /// Operator of the node.
         operator: String,
     },
-    /// A list whose length is not known before the model runs.
+    /// An output is a list of unknown length.
     #[error(
         "output {output:?} is a list of as many tensors as a run makes: join them by \
          ConcatFromSequence, or give each as an output"
     )]
     List {
-        /// The output.
+        /// Name of the output.
         output: String,
     },
-    /// What nodes stand for is too much.
+    /// The expanded model exceeds a limit.
     #[error(transparent)]
     Beyond(#[from] Beyond),
 }
 
-/// Names of the columns of an output that stood for maps: one a class.
+/// Names of the columns of each output that stood for maps, one name per class.
 pub type Columns = BTreeMap<String, Vec<Label>>;
 
-/// What a class is called.
+/// The label of a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Label {
     /// A number.
     Number(i64),
-    /// A text.
+    /// A string.
     Text(String),
 }
 
-/// What a model's values mean that are no longer what the model says they are.
+/// The meanings of values that the expansion changed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Meanings {
-    /// Inputs and outputs that are texts, and the words there are.
+    /// The inputs and outputs that are texts, and the known words.
     pub texts: Texts,
-    /// Outputs that were lists of maps, each now a matrix with a row for each of them.
+    /// Outputs that were lists of maps, each now a matrix with a row per map.
     pub columns: Columns,
-    /// What is computed from texts before the model runs.
+    /// The part of the model that computes from texts before the rest runs.
     pub preparation: Preparation,
 }
 
-/// Writes out what is short for standard operators.
+/// Expands the operators that are short for standard ones.
 ///
 /// # Errors
-/// [`ExpansionError`]: a node that computes with texts, an output that is no tensor.
+/// [`ExpansionError`] if a node computes with texts, an output is a list of unknown length, or the
+/// model exceeds a limit.
 pub fn expand(model: &mut ModelProto) -> Result<Meanings, ExpansionError> {
     let mut meanings = Meanings::default();
     if model.opset("").is_none() {
@@ -115,7 +118,7 @@ pub fn expand(model: &mut ModelProto) -> Result<Meanings, ExpansionError> {
     Ok(meanings)
 }
 
-/// Writes out the nodes of a graph, within what is known around it; gives what is known in it.
+/// Expands the nodes of a graph, with the facts from the graphs around it, and returns its facts.
 fn written_out(
     graph: &mut GraphProto,
     around: &Facts,
@@ -154,7 +157,7 @@ fn written_out(
     Ok(facts)
 }
 
-/// Writes the node of `body` out; `None` if it stays as it is.
+/// Expands the node of `body`; returns `None` if the node remains as it is.
 fn expanded(body: &mut Body<'_>) -> Option<()> {
     match body.call().operator_domain() {
         CLASSICAL_DOMAIN => classical::expand(body),
@@ -167,7 +170,7 @@ fn expanded(body: &mut Body<'_>) -> Option<()> {
     }
 }
 
-/// Operators that tools write as if they were standard, and casts between texts.
+/// Expands operators that tools write as if they were standard, and casts between texts.
 fn standard(body: &mut Body<'_>) -> Option<()> {
     match body.call().op_type() {
         "SimplifiedLayerNormalization" => activation::root_mean_square(body),
@@ -180,7 +183,7 @@ fn standard(body: &mut Body<'_>) -> Option<()> {
     }
 }
 
-/// Declares outputs that were lists of maps as the matrices that they are now.
+/// Declares outputs that were lists of maps as matrices.
 fn declare_columns(graph: &mut GraphProto, columns: &Columns) {
     for output in &mut graph.output {
         if columns.contains_key(output.name()) {
@@ -189,7 +192,7 @@ fn declare_columns(graph: &mut GraphProto, columns: &Columns) {
     }
 }
 
-/// What a node is called in an error.
+/// Returns the error for a node that computes with texts.
 fn text_error(node: &NodeProto) -> ExpansionError {
     ExpansionError::Text {
         node: crate::subgraph::node_name(node),

@@ -1,4 +1,4 @@
-//! A model made ready for an engine: weights bound, ports known, the type of every value inferred.
+//! A model prepared for an engine, with its weights, ports and the inferred type of every value.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::subgraph::{CompileError, Port, Subgraph, weight_id};
 use crate::types::{self, Types};
 use crate::{DimensionValue, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
 
-/// The standard operator set assumed when a model states none: the first.
+/// The standard operator set of a model that states none: the first.
 const OPSET_DEFAULT: i64 = 1;
 
-/// A model whose weights are at hand.
+/// A model with its weights.
 #[derive(Clone, Debug)]
 pub struct Graph {
     /// The model without the values of its initializers.
@@ -22,9 +22,9 @@ pub struct Graph {
     pub opset: i64,
     /// Initializers by name.
     pub weights: BTreeMap<String, Tensor>,
-    /// Inputs that are no initializers.
+    /// Inputs that are not initializers.
     pub inputs: Vec<Port>,
-    /// Outputs, of the types inferred.
+    /// Outputs, with their inferred types.
     pub outputs: Vec<Port>,
     /// Element type of every value.
     pub dtypes: BTreeMap<String, DType>,
@@ -34,7 +34,7 @@ impl Graph {
     /// Decodes a model and binds its weights.
     ///
     /// # Errors
-    /// [`CompileError`]: what is malformed or missing, by name.
+    /// [`CompileError`], with the name of the malformed or missing part.
     pub fn bind(subgraph: &Subgraph) -> Result<Self, CompileError> {
         let mut model = subgraph.decoded()?;
         let opset = model.opset("").unwrap_or(OPSET_DEFAULT);
@@ -44,7 +44,7 @@ impl Graph {
             let tensor = weight(&initializer, &subgraph.weights)?;
             weights.insert(initializer.name().to_owned(), tensor);
         }
-        // Constants among the nodes are weights by another name.
+        // `Constant` nodes serve as weights.
         for node in std::mem::take(&mut graph.node) {
             match constant(&node) {
                 Some((name, tensor)) => {
@@ -68,7 +68,7 @@ impl Graph {
         Ok(bound)
     }
 
-    /// The graph itself.
+    /// Returns the model's graph.
     #[must_use]
     pub fn graph(&self) -> &GraphProto {
         self.model
@@ -77,13 +77,13 @@ impl Graph {
             .expect("decode refuses a model without a graph")
     }
 
-    /// Its nodes, in an order in which they may run.
+    /// Returns its nodes, each after those it depends on.
     #[must_use]
     pub fn nodes(&self) -> &[NodeProto] {
         &self.graph().node
     }
 
-    /// The type of every value.
+    /// Infers the type of every value.
     fn types(&self) -> Result<Types, CompileError> {
         let inputs = self.inputs.iter().map(|port| (&port.name, port.dtype));
         let weights = self.weights.iter();
@@ -94,7 +94,8 @@ impl Graph {
         Ok(types)
     }
 
-    /// Outputs, of the type inferred: a declared one may be missing or wrong.
+    /// Returns the outputs with their inferred types, because a declared type may be missing or
+    /// wrong.
     fn output_ports(&self) -> Result<Vec<Port>, CompileError> {
         let output = |value: &ValueInfoProto| {
             let name = value.name().to_owned();
@@ -115,7 +116,7 @@ impl Graph {
     }
 }
 
-/// The name and value of a constant that is a tensor of a known element type.
+/// Returns the name and value of a constant, if it is a tensor of a known element type.
 fn constant(node: &NodeProto) -> Option<(String, Tensor)> {
     if node.op_type() != "Constant" || !node.operator_domain().is_empty() {
         return None;
@@ -124,7 +125,7 @@ fn constant(node: &NodeProto) -> Option<(String, Tensor)> {
     Some((name, detached(&crate::constant::constant(node)?)))
 }
 
-/// The values of an initializer, in the model or among the weights given.
+/// Returns the values of an initializer, from the model or from `weights`.
 fn weight(
     initializer: &TensorProto,
     weights: &BTreeMap<ContentId, Bytes>,
@@ -150,15 +151,15 @@ fn weight(
     Tensor::new(dtype, shape, values.clone()).map_err(|cause| mismatch(cause.to_string()))
 }
 
-/// The tensor in memory of its own: aligned for every element type, which a file's contents are
-/// not, and letting go of the file, which one weight within it would keep in memory whole.
+/// Copies the tensor into memory of its own. The copy is aligned for every element type, unlike a
+/// file's contents, and does not keep the whole file in memory.
 fn detached(tensor: &Tensor) -> Tensor {
     let bytes = Bytes::copy_from_slice(tensor.bytes());
     let moved = Tensor::new(tensor.dtype(), tensor.shape().clone(), bytes);
     moved.expect("the same bytes in another place")
 }
 
-/// The port a model declares.
+/// Returns the port that a model declares.
 fn port(value: &ValueInfoProto) -> Result<Port, CompileError> {
     let name = value.name().to_owned();
     let declared = value.tensor_type().map(|tensor| tensor.elem_type());
@@ -172,18 +173,18 @@ fn port(value: &ValueInfoProto) -> Result<Port, CompileError> {
     }
 }
 
-/// The sizes a model declares; `None` when it does not state how many there are.
+/// Returns the sizes that a model declares; `None` if it does not state their number.
 fn dims(value: &ValueInfoProto) -> Option<Vec<Option<usize>>> {
     let shape = value.tensor_type()?.shape.as_ref()?;
     let size = |dim: &onnx::Dimension| match &dim.value {
-        // Exporters write 0 for a size that is left open, as they do -1.
+        // Exporters write 0 or -1 for an open size.
         Some(DimensionValue::DimValue(size)) => usize::try_from(*size).ok().filter(|&it| it > 0),
         _ => None,
     };
     Some(shape.dim.iter().map(size).collect())
 }
 
-/// Names of values a node reads, those its inner graphs read included.
+/// Returns the names of the values that a node reads, including those that its inner graphs read.
 #[must_use]
 pub fn values_read(node: &NodeProto) -> Vec<&str> {
     let own = node

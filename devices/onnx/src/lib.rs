@@ -1,8 +1,8 @@
-//! ONNX models as Rust types: the messages, and the few questions everyone asks of them.
+//! ONNX models as Rust types: the messages, and common queries on them.
 //!
-//! The graph language of souk is ONNX, so these types are shared by every backend and by the
-//! planner. [`decode`] tells a file that is no ONNX model from one that is cut short; attribute and
-//! name accessors spare callers the protobuf's layers of options.
+//! ONNX is souk's graph language, so all backends and the planner share these types. [`decode`]
+//! distinguishes a file that is not an ONNX model from a truncated one; accessors for attributes
+//! and names spare you the protobuf's nested options.
 //!
 //! ```
 //! let file = std::fs::read("../../testnet/models/digits/digits.onnx")?;

@@ -1,7 +1,8 @@
-//! How long a run needs each value: from the step that makes it to the last step that reads it.
+//! The lifetimes of a run's values: from the step that makes a value to the last step that reads
+//! it.
 //!
-//! Engines free values by it, and the planner states a run's peak of memory by it, so that the
-//! figure a provider checks is the one a run has.
+//! Engines free values by these lifetimes, and the planner computes a run's peak of memory from
+//! them, so that the provider checks the same figure that a run has.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +12,21 @@ use crate::graph::values_read;
 /// The values that a step of a run reads and makes.
 #[derive(Clone, Debug)]
 pub struct StepValues<V> {
-    /// Values it reads; those that no step makes and nobody gives, such as weights, are ignored.
+    /// Values that it reads. [`Liveness::new`] ignores those that neither a step nor the caller
+    /// makes, such as weights.
     pub reads: Vec<V>,
-    /// Values it makes.
+    /// Values that it makes.
     pub makes: Vec<V>,
 }
 
-/// The values of a run and the steps that need each.
+/// The values of a run, and the steps that need each.
 #[derive(Clone, Debug)]
 pub struct Liveness<V> {
     lives: BTreeMap<V, Life>,
     steps: usize,
 }
 
-/// The first and the last step that need a value.
+/// The first and last steps that need a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Life {
     first: usize,
@@ -34,7 +36,7 @@ struct Life {
 }
 
 impl<'a> StepValues<&'a str> {
-    /// Those of a step that runs these nodes.
+    /// Returns the values of a step that runs these nodes.
     #[must_use]
     pub fn of_nodes(nodes: &'a [NodeProto]) -> Self {
         let made = nodes.iter().flat_map(|node| &node.output);
@@ -49,8 +51,8 @@ impl<'a> StepValues<&'a str> {
 }
 
 impl<V: Ord + Clone> Liveness<V> {
-    /// The lives of the values of a run: `given` exist before its first step, `kept` after its
-    /// last.
+    /// Computes the lifetimes of a run's values: those in `given` exist before its first step, and
+    /// those in `kept` must outlive its last.
     pub fn new(
         given: impl IntoIterator<Item = V>,
         steps: impl IntoIterator<Item = StepValues<V>>,
@@ -88,7 +90,7 @@ impl<V: Ord + Clone> Liveness<V> {
         }
     }
 
-    /// For each step the values that nothing needs once it has ended.
+    /// Returns for each step the values that no later step needs.
     #[must_use]
     pub fn freed_after_steps(&self) -> Vec<Vec<V>> {
         let mut freed = vec![Vec::new(); self.steps];
@@ -100,7 +102,7 @@ impl<V: Ord + Clone> Liveness<V> {
         freed
     }
 
-    /// For each step the bytes of the values that exist while it runs.
+    /// Returns for each step the bytes of the values that exist while it runs.
     #[must_use]
     pub fn bytes_by_step(&self, bytes: impl Fn(&V) -> u64) -> Vec<u64> {
         let mut changes = vec![0i128; self.steps + 1];

@@ -1,30 +1,30 @@
-//! The messages of multi-device models (IR version 11): which device holds which part of a tensor.
+//! The messages of multi-device models (IR version 11), which place parts of tensors on devices.
 //!
-//! souk plans placement itself and only carries these along.
+//! souk plans placement itself and only preserves these messages.
 
 use super::DimensionValue;
 
-/// Devices a multi-device model was arranged for.
+/// The devices that a multi-device model was arranged for.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DeviceConfigurationProto {
-    /// Name.
+    /// Name of the configuration.
     #[prost(string, optional, tag = "1")]
     pub name: Option<String>,
-    /// How many devices.
+    /// Number of devices.
     #[prost(int32, optional, tag = "2")]
     pub num_devices: Option<i32>,
-    /// Their names.
+    /// Names of the devices.
     #[prost(string, repeated, tag = "3")]
     pub device: Vec<String>,
 }
 
-/// Where a node runs in a multi-device model.
+/// The placement of a node in a multi-device model.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NodeDeviceConfigurationProto {
-    /// Which configuration this is for.
+    /// The configuration that this placement belongs to.
     #[prost(string, optional, tag = "1")]
     pub configuration_id: Option<String>,
-    /// How its tensors are divided.
+    /// The division of each of its tensors.
     #[prost(message, repeated, tag = "2")]
     pub sharding_spec: Vec<ShardingSpecProto>,
     /// Pipeline stage.
@@ -32,13 +32,13 @@ pub struct NodeDeviceConfigurationProto {
     pub pipeline_stage: Option<i32>,
 }
 
-/// How a tensor is divided over devices.
+/// The division of a tensor over devices.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ShardingSpecProto {
-    /// The tensor.
+    /// Name of the tensor.
     #[prost(string, optional, tag = "1")]
     pub tensor_name: Option<String>,
-    /// Devices or device groups.
+    /// Indices of devices or device groups.
     #[prost(int64, repeated, packed = "false", tag = "2")]
     pub device: Vec<i64>,
     /// Members of each group.
@@ -49,13 +49,13 @@ pub struct ShardingSpecProto {
     pub sharded_dim: Vec<ShardedDimProto>,
 }
 
-/// An integer and the list it stands for.
+/// An integer and its list.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct IntIntListEntryProto {
-    /// Key.
+    /// Index of the device group.
     #[prost(int64, optional, tag = "1")]
     pub key: Option<i64>,
-    /// Values.
+    /// Indices of its devices.
     #[prost(int64, repeated, packed = "false", tag = "2")]
     pub value: Vec<i64>,
 }
@@ -63,15 +63,15 @@ pub struct IntIntListEntryProto {
 /// A divided dimension.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ShardedDimProto {
-    /// Axis.
+    /// Index of the axis.
     #[prost(int64, optional, tag = "1")]
     pub axis: Option<i64>,
-    /// How it is divided, from the outside in.
+    /// The steps of its division, from the outside in.
     #[prost(message, repeated, tag = "2")]
     pub simple_sharding: Vec<SimpleShardedDimProto>,
 }
 
-/// One step of dividing a dimension.
+/// One step of the division of a dimension.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct SimpleShardedDimProto {
     /// Extent before division.

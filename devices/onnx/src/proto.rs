@@ -1,22 +1,22 @@
-//! The ONNX protobuf messages, field for field as `onnx.proto` of the ONNX project numbers them.
+//! The ONNX protobuf messages, with the field numbers of the ONNX project's `onnx.proto`.
 //!
-//! Written by hand for prost's derive so that no build needs `protoc`. Every field of the schema
-//! is here, so decoding and encoding again loses nothing. Scalars whose presence the ONNX checker
-//! looks at are `Option`; `raw_data` is [`Bytes`], so decoding from a [`Bytes`] shares the weights
-//! with the file they came from instead of copying them. Repeated numbers the schema does not pack
+//! They are written by hand for prost's derive, so that no build needs `protoc`. They include every
+//! field of the schema, so if you decode and encode a model, nothing is lost. Scalars whose
+//! presence the ONNX checker tests are `Option`; `raw_data` is [`Bytes`], so if you decode from
+//! [`Bytes`], the weights share the file's memory. Repeated numbers that the schema does not pack
 //! stay unpacked, as the reference implementation writes them.
 
 use bytes::Bytes;
 
 pub use super::placement::*;
 
-/// A whole model: a graph, the operator sets it speaks and the functions it brings along.
+/// A whole model: a graph, its operator sets and its functions.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ModelProto {
     /// Version of the ONNX intermediate representation.
     #[prost(int64, optional, tag = "1")]
     pub ir_version: Option<i64>,
-    /// Operator sets the graph uses, one for each domain.
+    /// Operator sets of the graph, one per domain.
     #[prost(message, repeated, tag = "8")]
     pub opset_import: Vec<OperatorSetIdProto>,
     /// Tool that wrote the model.
@@ -25,7 +25,7 @@ pub struct ModelProto {
     /// Version of that tool.
     #[prost(string, optional, tag = "3")]
     pub producer_version: Option<String>,
-    /// Reverse-DNS name space of the model.
+    /// Reverse-DNS namespace of the model.
     #[prost(string, optional, tag = "4")]
     pub domain: Option<String>,
     /// Version of the model itself.
@@ -34,7 +34,7 @@ pub struct ModelProto {
     /// Free text for people.
     #[prost(string, optional, tag = "6")]
     pub doc_string: Option<String>,
-    /// The graph that is run.
+    /// The main graph.
     #[prost(message, optional, tag = "7")]
     pub graph: Option<GraphProto>,
     /// Named strings about the model.
@@ -54,7 +54,7 @@ pub struct ModelProto {
 /// A graph: nodes in topological order, constants, inputs, outputs and known types.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct GraphProto {
-    /// Nodes, each after those it depends on.
+    /// Nodes, each after those that it depends on.
     #[prost(message, repeated, tag = "1")]
     pub node: Vec<NodeProto>,
     /// Name of the graph.
@@ -69,10 +69,10 @@ pub struct GraphProto {
     /// Free text for people.
     #[prost(string, optional, tag = "10")]
     pub doc_string: Option<String>,
-    /// Inputs; before IR version 4 initialisers are listed here as well.
+    /// Inputs; before IR version 4 they include the initializers.
     #[prost(message, repeated, tag = "11")]
     pub input: Vec<ValueInfoProto>,
-    /// Outputs.
+    /// Outputs of the graph.
     #[prost(message, repeated, tag = "12")]
     pub output: Vec<ValueInfoProto>,
     /// Types of values between nodes.
@@ -89,22 +89,22 @@ pub struct GraphProto {
 /// One application of an operator or function.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NodeProto {
-    /// Names of the values read; empty for an optional input left out.
+    /// Names of the values that it reads; empty for an optional input that it leaves out.
     #[prost(string, repeated, tag = "1")]
     pub input: Vec<String>,
-    /// Names of the values made; empty for an optional output not wanted.
+    /// Names of the values that it makes; empty for an optional output that it leaves out.
     #[prost(string, repeated, tag = "2")]
     pub output: Vec<String>,
     /// Name of the node; may be empty.
     #[prost(string, optional, tag = "3")]
     pub name: Option<String>,
-    /// Operator or function.
+    /// Operator or function that the node applies.
     #[prost(string, optional, tag = "4")]
     pub op_type: Option<String>,
-    /// Operator set it belongs to; empty for the standard one.
+    /// Domain of the operator set; empty for the standard one.
     #[prost(string, optional, tag = "7")]
     pub domain: Option<String>,
-    /// Which overload of a function.
+    /// Overload of the function.
     #[prost(string, optional, tag = "8")]
     pub overload: Option<String>,
     /// Constants of the operator.
@@ -124,16 +124,16 @@ pub struct NodeProto {
 /// A named constant of a node.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AttributeProto {
-    /// Name.
+    /// Name of the attribute.
     #[prost(string, optional, tag = "1")]
     pub name: Option<String>,
-    /// In a function body: the function's attribute that this one takes its value from.
+    /// In a function body: the function's attribute whose value this one takes.
     #[prost(string, optional, tag = "21")]
     pub ref_attr_name: Option<String>,
     /// Free text for people.
     #[prost(string, optional, tag = "13")]
     pub doc_string: Option<String>,
-    /// Which of the fields below holds the value: see [`AttributeType`].
+    /// The field below that holds the value: see [`AttributeType`].
     #[prost(enumeration = "AttributeType", optional, tag = "20")]
     pub r#type: Option<i32>,
     /// A float.
@@ -186,37 +186,37 @@ pub struct AttributeProto {
 pub enum AttributeType {
     /// Not stated.
     Undefined = 0,
-    /// `f`.
+    /// The value is in `f`.
     Float = 1,
-    /// `i`.
+    /// The value is in `i`.
     Int = 2,
-    /// `s`.
+    /// The value is in `s`.
     String = 3,
-    /// `t`.
+    /// The value is in `t`.
     Tensor = 4,
-    /// `g`.
+    /// The value is in `g`.
     Graph = 5,
-    /// `floats`.
+    /// The values are in `floats`.
     Floats = 6,
-    /// `ints`.
+    /// The values are in `ints`.
     Ints = 7,
-    /// `strings`.
+    /// The values are in `strings`.
     Strings = 8,
-    /// `tensors`.
+    /// The values are in `tensors`.
     Tensors = 9,
-    /// `graphs`.
+    /// The values are in `graphs`.
     Graphs = 10,
-    /// `sparse_tensor`.
+    /// The value is in `sparse_tensor`.
     SparseTensor = 11,
-    /// `sparse_tensors`.
+    /// The values are in `sparse_tensors`.
     SparseTensors = 12,
-    /// `tp`.
+    /// The value is in `tp`.
     TypeProto = 13,
-    /// `type_protos`.
+    /// The values are in `type_protos`.
     TypeProtos = 14,
 }
 
-/// A tensor with its values, or with the place where they lie.
+/// A tensor with its values or their location.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TensorProto {
     /// Extents; empty for a scalar.
@@ -240,7 +240,7 @@ pub struct TensorProto {
     /// Values of `Int64`.
     #[prost(int64, repeated, tag = "7")]
     pub int64_data: Vec<i64>,
-    /// Name.
+    /// Name of the tensor.
     #[prost(string, optional, tag = "8")]
     pub name: Option<String>,
     /// Free text for people.
@@ -249,10 +249,10 @@ pub struct TensorProto {
     /// Values as little-endian bytes in row-major order.
     #[prost(bytes = "bytes", optional, tag = "9")]
     pub raw_data: Option<Bytes>,
-    /// Where the values lie outside the model: `location`, `offset`, `length`, `checksum`.
+    /// Location of values outside the model: `location`, `offset`, `length`, `checksum`.
     #[prost(message, repeated, tag = "13")]
     pub external_data: Vec<StringStringEntryProto>,
-    /// Whether the values are here or outside: see [`DataLocation`].
+    /// Whether the values are in the model or outside: see [`DataLocation`].
     #[prost(enumeration = "DataLocation", optional, tag = "14")]
     pub data_location: Option<i32>,
     /// Values of `Double` and `Complex128`.
@@ -277,13 +277,13 @@ pub struct Segment {
     pub end: Option<i64>,
 }
 
-/// Where a tensor's values are.
+/// The location of a tensor's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
 #[repr(i32)]
 pub enum DataLocation {
     /// In the message.
     Default = 0,
-    /// Outside, as `external_data` says.
+    /// Outside the model; `external_data` states the location.
     External = 1,
 }
 
@@ -330,7 +330,7 @@ pub struct SparseTensorProto {
     /// Values that are not the default, one dimension.
     #[prost(message, optional, tag = "1")]
     pub values: Option<TensorProto>,
-    /// Where they are.
+    /// Indices of those values in the dense form.
     #[prost(message, optional, tag = "2")]
     pub indices: Option<TensorProto>,
     /// Extents of the dense form.
@@ -341,10 +341,10 @@ pub struct SparseTensorProto {
 /// A named value and its type.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ValueInfoProto {
-    /// Name.
+    /// Name of the value.
     #[prost(string, optional, tag = "1")]
     pub name: Option<String>,
-    /// Type.
+    /// Type of the value.
     #[prost(message, optional, tag = "2")]
     pub r#type: Option<TypeProto>,
     /// Free text for people.
@@ -358,7 +358,7 @@ pub struct ValueInfoProto {
 /// The type of a value.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TypeProto {
-    /// What it is.
+    /// The kind of type, with its details.
     #[prost(oneof = "type_proto::Value", tags = "1, 4, 5, 7, 8, 9")]
     pub value: Option<type_proto::Value>,
     /// Meaning, from the ONNX list of denotations.
@@ -368,7 +368,7 @@ pub struct TypeProto {
 
 /// The cases of [`TypeProto`].
 pub mod type_proto {
-    /// A type.
+    /// A kind of type, with its details.
     #[derive(Clone, PartialEq, prost::Oneof)]
     pub enum Value {
         /// A dense tensor.
@@ -380,7 +380,7 @@ pub mod type_proto {
         /// A map.
         #[prost(message, tag = "5")]
         MapType(Box<Map>),
-        /// A type known to one tool only.
+        /// A type that only one tool knows.
         #[prost(message, tag = "7")]
         OpaqueType(Opaque),
         /// A sparse tensor.
@@ -397,7 +397,7 @@ pub mod type_proto {
         /// Element type: see [`super::DataType`].
         #[prost(int32, optional, tag = "1")]
         pub elem_type: Option<i32>,
-        /// Extents; absent where even the rank is unknown.
+        /// Extents; absent if the rank is unknown.
         #[prost(message, optional, tag = "2")]
         pub shape: Option<super::TensorShapeProto>,
     }
@@ -421,13 +421,13 @@ pub mod type_proto {
         pub value_type: Option<Box<super::TypeProto>>,
     }
 
-    /// A type by name.
+    /// A type that is identified by name.
     #[derive(Clone, PartialEq, prost::Message)]
     pub struct Opaque {
-        /// Name space.
+        /// Namespace of the type.
         #[prost(string, optional, tag = "1")]
         pub domain: Option<String>,
-        /// Name.
+        /// Name of the type.
         #[prost(string, optional, tag = "2")]
         pub name: Option<String>,
     }
@@ -436,7 +436,7 @@ pub mod type_proto {
 /// Extents of a tensor.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TensorShapeProto {
-    /// One entry a dimension.
+    /// One entry per dimension.
     #[prost(message, repeated, tag = "1")]
     pub dim: Vec<Dimension>,
 }
@@ -444,7 +444,7 @@ pub struct TensorShapeProto {
 /// One extent: a number, a symbol, or unknown.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Dimension {
-    /// The extent; absent where unknown.
+    /// The extent; absent if unknown.
     #[prost(oneof = "DimensionValue", tags = "1, 2")]
     pub value: Option<DimensionValue>,
     /// Meaning, from the ONNX list of denotations.
@@ -458,7 +458,7 @@ pub enum DimensionValue {
     /// A number.
     #[prost(int64, tag = "1")]
     DimValue(i64),
-    /// A symbol: equal names mean equal extents.
+    /// A symbol; equal symbols denote equal extents.
     #[prost(string, tag = "2")]
     DimParam(String),
 }
@@ -469,7 +469,7 @@ pub struct OperatorSetIdProto {
     /// Domain; empty for the standard operators.
     #[prost(string, optional, tag = "1")]
     pub domain: Option<String>,
-    /// Version.
+    /// Version of the operator set.
     #[prost(int64, optional, tag = "2")]
     pub version: Option<i64>,
 }
@@ -477,10 +477,10 @@ pub struct OperatorSetIdProto {
 /// A key and its value.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct StringStringEntryProto {
-    /// Key.
+    /// Key of the entry.
     #[prost(string, optional, tag = "1")]
     pub key: Option<String>,
-    /// Value.
+    /// Value of the entry.
     #[prost(string, optional, tag = "2")]
     pub value: Option<String>,
 }
@@ -488,7 +488,7 @@ pub struct StringStringEntryProto {
 /// Quantisation parameters of a value.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TensorAnnotation {
-    /// The value.
+    /// Name of the value.
     #[prost(string, optional, tag = "1")]
     pub tensor_name: Option<String>,
     /// Names of the tensors that hold scale and zero point.
@@ -496,27 +496,27 @@ pub struct TensorAnnotation {
     pub quant_parameter_tensor_names: Vec<StringStringEntryProto>,
 }
 
-/// How a model is trained.
+/// The training of a model.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct TrainingInfoProto {
-    /// Graph that initialises.
+    /// Graph that initializes the training.
     #[prost(message, optional, tag = "1")]
     pub initialization: Option<GraphProto>,
     /// Graph of one training step.
     #[prost(message, optional, tag = "2")]
     pub algorithm: Option<GraphProto>,
-    /// Initialisers set by `initialization`.
+    /// Initializers that `initialization` sets.
     #[prost(message, repeated, tag = "3")]
     pub initialization_binding: Vec<StringStringEntryProto>,
-    /// Initialisers changed by `algorithm`.
+    /// Initializers that `algorithm` changes.
     #[prost(message, repeated, tag = "4")]
     pub update_binding: Vec<StringStringEntryProto>,
 }
 
-/// A function: a node's meaning as other nodes.
+/// A function: an operator defined by other nodes.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct FunctionProto {
-    /// Name.
+    /// Name of the function.
     #[prost(string, optional, tag = "1")]
     pub name: Option<String>,
     /// Formal inputs.
@@ -531,19 +531,19 @@ pub struct FunctionProto {
     /// Attributes with a default.
     #[prost(message, repeated, tag = "11")]
     pub attribute_proto: Vec<AttributeProto>,
-    /// The body.
+    /// Nodes of the body.
     #[prost(message, repeated, tag = "7")]
     pub node: Vec<NodeProto>,
     /// Free text for people.
     #[prost(string, optional, tag = "8")]
     pub doc_string: Option<String>,
-    /// Operator sets the body uses.
+    /// Operator sets that the body uses.
     #[prost(message, repeated, tag = "9")]
     pub opset_import: Vec<OperatorSetIdProto>,
     /// Domain of the function.
     #[prost(string, optional, tag = "10")]
     pub domain: Option<String>,
-    /// Which overload of the name.
+    /// Overload of the name.
     #[prost(string, optional, tag = "13")]
     pub overload: Option<String>,
     /// Types of values in the body.

@@ -1,4 +1,4 @@
-//! How many dimensions each value has, as far as a graph tells without its inputs.
+//! The rank of each value, as far as it follows from a graph without its inputs.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use super::graph::Graph;
 use super::schema::{Extents, OperatorSchema};
 use crate::{GraphProto, NodeProto};
 
-/// Numbers of dimensions of the values for which they are known.
+/// The known ranks of values.
 #[derive(Clone, Debug, Default)]
 pub struct Ranks {
     ranks: BTreeMap<String, usize>,
-    /// Lengths of vectors, where known: a reshape to a vector of n sizes gives n dimensions.
+    /// Known lengths of vectors, because a reshape by a vector of n sizes gives rank n.
     lengths: BTreeMap<String, usize>,
 }
 
 impl Ranks {
-    /// What the graph tells: weights, declared values, and what follows node by node.
+    /// Infers ranks from weights and declared values, node by node.
     pub fn infer(graph: &Graph) -> Self {
         let mut ranks = Self::default();
         for (name, weight) in &graph.weights {
@@ -28,7 +28,7 @@ impl Ranks {
         ranks
     }
 
-    /// What is known of values by these names.
+    /// Returns the known ranks and lengths of the values with these names.
     pub(crate) fn of_names(&self, names: &[&str]) -> Self {
         let only = |map: &BTreeMap<String, usize>| {
             let found = names.iter().filter_map(|name| map.get_key_value(*name));
@@ -48,7 +48,7 @@ impl Ranks {
         }
     }
 
-    /// Notes what a graph declares of its values.
+    /// Notes the ranks that a graph declares.
     pub(crate) fn declare(&mut self, proto: &GraphProto) {
         let inner = proto.input.iter().chain(&proto.value_info);
         for value in inner.chain(&proto.output) {
@@ -59,12 +59,12 @@ impl Ranks {
         }
     }
 
-    /// Whether both operands of a product are known to be matrices, or batches of them.
+    /// Returns whether both operands of a product are known to be matrices, or batches of them.
     pub fn are_matrices(&self, node: &NodeProto) -> bool {
         (0..2).all(|index| self.of(node, index).is_some_and(|rank| rank >= 2))
     }
 
-    /// Dimensions of a value, if known.
+    /// Returns the rank of a value, if known.
     pub fn rank(&self, name: &str) -> Option<usize> {
         self.ranks.get(name).copied()
     }
@@ -83,10 +83,10 @@ impl Ranks {
         self.lengths.get(node.input_name(index)?).copied()
     }
 
-    /// Notes what a node makes.
+    /// Notes the rank of a node's output.
     pub(crate) fn follow(&mut self, node: &NodeProto) {
         if let Some(rank) = self.result(node) {
-            // Of several outputs only those of a split are alike.
+            // Among operators with several outputs, only those of a split have the same rank.
             let alike = match node.op_type() {
                 "Split" => node.output.len(),
                 _ => 1,
@@ -102,7 +102,7 @@ impl Ranks {
         }
     }
 
-    /// Dimensions of a node's first output.
+    /// Returns the rank of a node's first output.
     fn result(&self, node: &NodeProto) -> Option<usize> {
         let first = self.of(node, 0);
         match node.op_type() {
@@ -138,7 +138,7 @@ impl Ranks {
         }
     }
 
-    /// How many axes a node names.
+    /// Returns the number of axes that a node names.
     fn axes(&self, node: &NodeProto) -> Option<usize> {
         node.ints("axes")
             .filter(|it| !it.is_empty())
@@ -146,7 +146,7 @@ impl Ranks {
             .or(self.length(node, 1))
     }
 
-    /// The length of a node's output, where it is a vector.
+    /// Returns the length of a node's output, if it is a vector.
     fn result_length(&self, node: &NodeProto) -> Option<usize> {
         let is_scalar = |index| self.of(node, index) == Some(0);
         match node.op_type() {

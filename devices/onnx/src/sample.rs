@@ -1,5 +1,5 @@
-//! A small model of an image classifier's operators: what takes the first run out of the first job
-//! has one model to run, whatever device it is on.
+//! A small model with an image classifier's operators. It serves as the first run of a device, so
+//! that the first job does not pay for that run.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use crate::{
     tensor_to_proto,
 };
 
-/// Images of one channel, as many and as large as a small job's.
+/// Images of one channel, in the number and size of a small job.
 const IMAGES: [usize; 4] = [64, 1, 16, 16];
-/// Filters of the convolution, and their sides.
+/// Filters of the convolution and their sizes.
 const FILTERS: [usize; 4] = [32, 1, 3, 3];
-/// Values of an image behind the convolution, and of the product with them.
+/// Values per image after the convolution, and columns of the product with them.
 const FEATURES: [usize; 2] = [32 * 14 * 14, 16];
 
-/// What the model takes: images, as many and as large as a small job's.
+/// Returns the model's inputs: as many images as in a small job.
 #[must_use]
 pub fn inputs() -> BTreeMap<String, Tensor> {
     BTreeMap::from([("x".to_owned(), filled(&IMAGES))])
 }
 
-/// A convolution, what lies between, a product and a softmax.
+/// Returns the model: a convolution, the operators between, a product and a softmax.
 #[must_use]
 pub fn subgraph() -> Subgraph {
     let port = |name: &str, dims: &[usize]| {

@@ -1,13 +1,13 @@
-//! The next token, drawn from logits.
+//! Draws the next token from logits.
 //!
-//! Penalties, temperature and filters are applied in the order, and mean, what Hugging Face's tools
-//! apply and mean. The draw is counted: it depends on the seed and the position alone, so whoever
-//! goes on with a text after a failure draws what would have been drawn.
+//! Penalties, temperature and filters have the order and meaning of Hugging Face's tools. The draw
+//! depends only on the seed and the position, so after a failure another device continues a text
+//! with the same draws.
 //!
-//! It is an operator too, `Sample` of the domain `ai.souk`, so that whoever computes logits can
-//! draw from them and logits need not travel. Its inputs are logits, `[.., rows, vocabulary]`, and
-//! the numbers of a way of sampling ([`Sampling::numbers`]); its output is the token of each row,
-//! `[.., rows]`, each row a position further.
+//! Sampling is also an operator, `Sample` of the domain `ai.souk`, so that the device that computes
+//! logits can draw from them and does not need to send them. Its inputs are logits, `[.., rows,
+//! vocabulary]`, and the settings as numbers ([`Sampling::numbers`]); its output is the token of
+//! each row, `[.., rows]`, where each row is one position further.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -17,56 +17,56 @@ use thiserror::Error;
 use crate::NodeProto;
 use crate::custom::DOMAIN;
 
-/// The operator.
+/// Name of the operator.
 pub const OPERATOR: &str = "Sample";
 
-/// Numbers of a way of sampling before those of its bias.
+/// Numbers in [`Sampling::numbers`] before those of the bias.
 const NUMBERS: usize = 7;
 
-/// The largest whole number that all those below are told apart from.
+/// Up to this number a float can represent every integer.
 const WHOLE_MAX: f64 = (1_u64 << 53) as f64;
 
-/// Among how many of the likeliest a nucleus is looked for at first.
+/// Number of likeliest tokens in the first search for a nucleus.
 const NUCLEUS_FIRST: usize = 256;
 
-/// Whether a node draws tokens.
+/// Returns whether a node draws tokens.
 #[must_use]
 pub fn is_sample(node: &NodeProto) -> bool {
     (node.operator_domain(), node.op_type()) == (DOMAIN, OPERATOR)
 }
 
-/// How tokens are drawn. The default takes the likeliest.
+/// The settings of sampling. The default takes the likeliest token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// What logits are divided by; 0 takes the likeliest token.
+    /// Divisor of logits; 0 takes the likeliest token.
     pub temperature: f64,
-    /// So many of the likeliest tokens stay; all where it is 0.
+    /// Number of likeliest tokens to keep; 0 keeps all.
     pub top_k: usize,
-    /// The likeliest tokens stay that have this probability together.
+    /// Probability that the kept likeliest tokens have together.
     pub top_p: f64,
-    /// Tokens stay that have this part of the likeliest one's probability.
+    /// Least probability of a kept token, as a part of the likeliest one's.
     pub min_p: f64,
-    /// Logits of tokens seen are divided by it, or multiplied where they are negative.
+    /// Divisor of the logits of tokens in the history, or multiplier if a logit is negative.
     pub repetition: f64,
-    /// Taken from a generated token's logit for each time it was generated.
+    /// Amount to subtract from a token's logit for each time that the model generated it.
     pub frequency: f64,
-    /// Taken from the logit of each token that was generated.
+    /// Amount to subtract from the logit of each generated token.
     pub presence: f64,
-    /// Added to the logits of these tokens.
+    /// Amounts to add to the logits of these tokens.
     pub bias: BTreeMap<u32, f64>,
-    /// Draws of one seed repeat.
+    /// Seed; draws with the same seed repeat.
     pub seed: u64,
 }
 
-/// Why a way of sampling is refused.
+/// The reason to refuse a setting.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[error("{name} is {value}, and should be {range}")]
 pub struct SamplingError {
-    /// What it is called.
+    /// Name of the setting.
     pub name: &'static str,
-    /// What it is set to.
+    /// Value of the setting.
     pub value: f64,
-    /// What it could be.
+    /// Allowed values.
     pub range: &'static str,
 }
 
@@ -86,26 +86,26 @@ impl Default for Sampling {
     }
 }
 
-/// Why tokens are not drawn from logits.
+/// Reasons why no token can be drawn from logits.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum SampleError {
-    /// The numbers are of no way of sampling.
+    /// The numbers do not denote settings.
     #[error("a way of sampling is 7 numbers, and two for each bias; these are {0}")]
     Numbers(usize),
-    /// One of them is out of its range.
+    /// A setting is out of its range.
     #[error(transparent)]
     Range(#[from] SamplingError),
-    /// There is nothing to draw from.
+    /// There are no logits, or one is not a number.
     #[error("the logits are of no token, or one of them is no number")]
     Logits,
 }
 
-/// What was seen before the token to be drawn.
+/// The tokens before the one to draw.
 #[derive(Clone, Copy, Debug)]
 pub struct History<'a> {
-    /// The prompt.
+    /// Tokens of the prompt.
     pub prompt: &'a [u32],
-    /// What was generated since.
+    /// Tokens generated so far.
     pub generated: &'a [u32],
 }
 
@@ -116,7 +116,8 @@ impl History<'_> {
 }
 
 impl Sampling {
-    /// The same, if every number is in its range.
+    /// Returns the settings, if every number is in its range. You should check settings before you
+    /// draw.
     ///
     /// # Errors
     /// [`SamplingError`], for the first that is not.
@@ -167,14 +168,14 @@ impl Sampling {
         }
     }
 
-    /// Whether a draw depends on which tokens were seen, and not on how many alone.
+    /// Returns whether a draw depends on the tokens of the history, and not only on their number.
     #[must_use]
     pub fn looks_back(&self) -> bool {
         self.repetition != 1.0 || self.frequency != 0.0 || self.presence != 0.0
     }
 
-    /// The way as numbers, for a first token at a position. Penalties are none of them: who draws
-    /// by numbers knows no history.
+    /// Returns the settings as numbers, for a first token at a position. They do not include
+    /// penalties, because the operator has no history.
     #[must_use]
     pub fn numbers(&self, position: u64) -> Vec<f64> {
         let half = |word: u64| f64::from(word as u32);
@@ -192,10 +193,10 @@ impl Sampling {
         numbers
     }
 
-    /// The way that numbers are of, and the position of its first token.
+    /// Parses numbers into the settings and the position of the first token.
     ///
     /// # Errors
-    /// [`SampleError`]: they are of none.
+    /// [`SampleError`] if the numbers do not denote settings.
     pub fn of_numbers(numbers: &[f64]) -> Result<(Self, u64), SampleError> {
         let wrong = SampleError::Numbers(numbers.len());
         let (&[temperature, top_k, top_p, min_p, low, high, position], bias) = numbers
@@ -223,10 +224,10 @@ impl Sampling {
         Ok((sampling.checked()?, position))
     }
 
-    /// The next token at a position, whatever was seen.
+    /// Draws the token at a position, without a history.
     ///
     /// # Errors
-    /// [`SampleError::Logits`].
+    /// [`SampleError::Logits`] if there are none, or one is not a number.
     pub fn draw_at(&self, logits: &[f32], position: u64) -> Result<u32, SampleError> {
         if logits.is_empty() || logits.iter().any(|logit| logit.is_nan()) {
             return Err(SampleError::Logits);
@@ -238,17 +239,18 @@ impl Sampling {
         Ok(self.drawn(self.scores(logits, history), position))
     }
 
-    /// The next token.
+    /// Draws the next token.
     ///
     /// # Panics
-    /// Where there are no logits.
+    /// Panics if there are no logits.
     #[must_use]
     pub fn draw(&self, logits: &[f32], history: History<'_>) -> u32 {
         assert!(!logits.is_empty(), "a vocabulary has tokens");
         self.drawn(self.scores(logits, history), history.position())
     }
 
-    /// The next token among those that are allowed; none where no logit of theirs is a number.
+    /// Draws the next token from those allowed; returns `None` if the logit of each of them is
+    /// minus infinity or not a number.
     #[must_use]
     pub fn draw_among(
         &self,
@@ -274,11 +276,11 @@ impl Sampling {
                 return token;
             }
         }
-        // Sums round: the last has what is missing to one.
+        // Sums are rounded, so the last token gets the rest to one.
         shares[shares.len() - 1].0
     }
 
-    /// Tokens that may be drawn with their probabilities, the likeliest first.
+    /// Returns the tokens that can be drawn with their probabilities, the likeliest first.
     #[must_use]
     pub fn probabilities(&self, logits: &[f32], history: History<'_>) -> Vec<(u32, f64)> {
         let mut shares = self.shares(self.scores(logits, history));
@@ -291,8 +293,8 @@ impl Sampling {
         scores.map(|(token, score)| (token as u32, score)).collect()
     }
 
-    /// Those that may be drawn, by their numbers. Nothing is sorted that need not be: of all tokens
-    /// of a vocabulary that takes longer than the rest.
+    /// Returns the tokens that can be drawn, by number. It sorts only where necessary, because
+    /// sorting a whole vocabulary takes longer than the rest.
     fn shares(&self, mut scores: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
         let temperature = match self.temperature {
             0.0 => 1.0,
@@ -315,7 +317,8 @@ impl Sampling {
         if self.min_p > 0.0 {
             let (likeliest, most) = shares.iter().copied().min_by(likelier).unwrap_or_default();
             let least = self.min_p * most;
-            // The likeliest stays, be it no number: logits may be infinite.
+            // The likeliest token stays even if its share is not a number, because logits may be
+            // infinite.
             shares.retain(|(token, share)| *share >= least || *token == likeliest);
             normalise(&mut shares);
         }
@@ -359,21 +362,20 @@ impl Sampling {
     }
 }
 
-/// How likely a model holds a token, and which ones it holds likeliest; logarithms of
-/// probabilities, before anything is done to the logits.
+/// Log probabilities of a token and of the likeliest ones, by the unmodified logits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogProbabilities {
-    /// The token's.
+    /// Log probability of the token.
     pub token: f64,
     /// The likeliest tokens, the likeliest first.
     pub likeliest: Vec<(u32, f64)>,
 }
 
 impl LogProbabilities {
-    /// By logits, for a token among them and so many of the likeliest.
+    /// Computes the log probabilities of a token and of the `most` likeliest ones from logits.
     ///
     /// # Panics
-    /// Where there is no logit of the token.
+    /// Panics if the token has no logit.
     #[must_use]
     pub fn of(logits: &[f32], token: u32, most: usize) -> Self {
         let scores = logits.iter().map(|&logit| f64::from(logit)).enumerate();
@@ -402,7 +404,7 @@ impl LogProbabilities {
     }
 }
 
-/// A number that is whole and no more than `most`.
+/// Checks that a number is an integer from 0 to `most`.
 fn whole(name: &'static str, value: f64, most: f64) -> Result<u64, SamplingError> {
     let range = "a whole number";
     let is_whole = (0.0..=most).contains(&value) && value.fract() == 0.0;
@@ -410,7 +412,7 @@ fn whole(name: &'static str, value: f64, most: f64) -> Result<u64, SamplingError
     is_whole.then_some(value as u64).ok_or(refused)
 }
 
-/// The first of the largest.
+/// Returns the first token with the largest score.
 fn likeliest(scores: &[(u32, f64)]) -> u32 {
     let mut best = scores[0];
     for one in scores {
@@ -421,12 +423,12 @@ fn likeliest(scores: &[(u32, f64)]) -> u32 {
     best.0
 }
 
-/// The order of tokens by their scores or shares, the likeliest first.
+/// Orders tokens by their scores or shares, the likeliest first.
 fn likelier(a: &(u32, f64), b: &(u32, f64)) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
-/// Probabilities of scores.
+/// Returns the probabilities of scores.
 fn softmax(mut scores: Vec<(u32, f64)>) -> Vec<(u32, f64)> {
     let scored = scores.iter().map(|(_, score)| *score);
     let largest = scored.fold(f64::NEG_INFINITY, f64::max);
@@ -442,8 +444,8 @@ fn normalise(shares: &mut [(u32, f64)]) {
     shares.iter_mut().for_each(|(_, share)| *share /= sum);
 }
 
-/// The likeliest stay that have a probability together, one at least. They are looked for among
-/// few at first.
+/// Keeps the likeliest tokens that reach a probability together, at least one. It first searches
+/// among few.
 fn keep_nucleus(shares: &mut Vec<(u32, f64)>, wanted: f64) {
     let mut count = NUCLEUS_FIRST;
     loop {
@@ -469,7 +471,7 @@ fn keep_nucleus(shares: &mut Vec<(u32, f64)>, wanted: f64) {
     }
 }
 
-/// A number from 0 to below 1 for a seed and a position: two rounds of SplitMix64.
+/// Returns a number from 0 to below 1 for a seed and a position, by two rounds of SplitMix64.
 fn uniform(seed: u64, position: u64) -> f64 {
     let bits = mixed(mixed(seed).wrapping_add(position)) >> 11;
     bits as f64 / (1u64 << 53) as f64

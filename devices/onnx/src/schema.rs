@@ -1,8 +1,8 @@
-//! The schema of operators: what each makes of what it is given, in one table that all read.
+//! The schema of operators: sizes, types and classes of their results, in one shared table.
 //!
-//! Engines, the reference kernels and the planner's inference of shapes differ in what they do with
-//! it, not in what it says. An operator that is not listed has a shape rule of its own with whoever
-//! knows one, and the type of its first input.
+//! Engines, the reference kernels and the planner's shape inference all read this table. If it
+//! lacks an operator, that operator's shape follows a rule in the reader, if any, and its type is
+//! that of its first input.
 
 use souk_memory::DType;
 use souk_memory::DType::{Bool, F32, I32, I64, U8};
@@ -19,36 +19,36 @@ use RtenClass::{Compare, Convert, Float, Move};
 /// The sizes of an operator's first output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extents {
-    /// Those of its first input.
+    /// The sizes of its first input.
     OfFirst,
-    /// As many as its first input has.
+    /// As many sizes as its first input has.
     RankOfFirst,
-    /// Those to which all its inputs are repeated.
+    /// The sizes to which all its inputs broadcast.
     Repeated,
-    /// By a rule of its own.
+    /// Sizes by a rule of its own.
     Own,
 }
 
 /// The element type of an operator's first output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResultType {
-    /// That of an input.
+    /// The type of an input.
     Input(usize),
-    /// Always this.
+    /// Always this type.
     Fixed(DType),
-    /// What an attribute states, else this.
+    /// The type that an attribute states, or else this one.
     Stated(&'static str, Option<DType>),
-    /// What an attribute states, else that of an input.
+    /// The type that an attribute states, or else that of an input.
     StatedOrInput(&'static str, usize),
-    /// What `output_dtype` states, else that of the zero point, else bytes.
+    /// The type that `output_dtype` states, else that of the zero point, else bytes.
     Quantised,
-    /// That of a value among the attributes.
+    /// The type of a value among the attributes.
     Value,
-    /// That of a tensor in an attribute.
+    /// The type of a tensor in an attribute.
     Held(&'static str),
 }
 
-/// What kind of work an operation is: devices reach different shares of their peak on each.
+/// The kind of an operation's work; devices reach different shares of their peak on each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OperatorClass {
     /// Matrix products.
@@ -63,31 +63,31 @@ pub enum OperatorClass {
     Normalisation,
     /// Reductions and poolings.
     Reduction,
-    /// Element by element.
+    /// Arithmetic on each element separately.
     Elementwise,
-    /// Elements moved, none computed.
+    /// Operators that move elements without arithmetic.
     Movement,
     /// A new view of the same elements.
     View,
-    /// Anything else, the operators with bodies among them.
+    /// Anything else, including the operators with bodies.
     #[default]
     Other,
 }
 
-/// What an operator that rten is trusted with does with its values.
+/// The use of values by an operator that may run in rten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RtenClass {
     /// It computes in 32-bit floats.
     Float,
     /// It moves or counts values without computing with them.
     Move,
-    /// It compares.
+    /// It compares values.
     Compare,
-    /// It converts, which is judged case by case.
+    /// It converts types, which the engine checks case by case.
     Convert,
 }
 
-/// What is known of an operator by its name.
+/// The properties of an operator that follow from its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperatorSchema {
     /// The sizes of its first output.
@@ -96,12 +96,12 @@ pub struct OperatorSchema {
     pub result: ResultType,
     /// The kind of its work.
     pub class: OperatorClass,
-    /// What it does, if rten is trusted with it.
+    /// The operator's use of values, if it may run in rten.
     pub rten: Option<RtenClass>,
 }
 
 impl OperatorSchema {
-    /// That of an operator of this name.
+    /// Returns the schema of the operator with this name.
     #[must_use]
     pub fn of(operator: &str) -> Self {
         match TABLE.binary_search_by_key(&operator, |row| row.0) {
@@ -115,15 +115,15 @@ impl OperatorSchema {
         }
     }
 
-    /// Names of the operators that are listed, in order.
+    /// Returns the names of the operators in the table, in order.
     pub fn names() -> impl Iterator<Item = &'static str> {
         TABLE.iter().map(|row| row.0)
     }
 }
 
 impl ResultType {
-    /// The type of a node's first output in the terms of whoever asks, who says what an input has
-    /// and what a code of ONNX stands for.
+    /// Returns the type of a node's first output as a `T`. `input` returns the type of an input,
+    /// and `known` converts an ONNX code.
     pub fn of<T>(
         self,
         node: &NodeProto,
@@ -150,13 +150,13 @@ impl ResultType {
     }
 }
 
-/// Whether what an operator makes is drawn at random.
+/// Returns whether an operator draws its output at random.
 #[must_use]
 pub fn is_drawn(operator: &str) -> bool {
     operator.starts_with("Random") || matches!(operator, "Bernoulli" | "Multinomial")
 }
 
-/// The kind of work of an operator that is not listed.
+/// Returns the class of an operator that the table lacks.
 fn unlisted(operator: &str) -> OperatorClass {
     match operator {
         _ if operator.starts_with("Reduce") => Reduction,
@@ -165,7 +165,7 @@ fn unlisted(operator: &str) -> OperatorClass {
     }
 }
 
-/// The ONNX code of the type of a constant, whichever attribute it is stated in.
+/// Returns the ONNX code of a constant's type, in any of its attributes.
 fn value_code(node: &NodeProto) -> Option<i32> {
     let Some(attribute) = node.attribute.first() else {
         return (node.op_type() == "ConstantOfShape").then(|| F32.onnx_code());
@@ -178,7 +178,7 @@ fn value_code(node: &NodeProto) -> Option<i32> {
     }
 }
 
-/// One row an operator: its name, then the fields of its schema.
+/// Builds the table from one row per operator: its name, then the fields of its schema.
 macro_rules! table {
     ($($name:literal => $extents:ident, $result:expr, $class:ident, $rten:expr;)*) => {
         &[$((
@@ -193,7 +193,7 @@ macro_rules! table {
     };
 }
 
-/// The operators, by name.
+/// The operators, sorted by name.
 const TABLE: &[(&str, OperatorSchema)] = table! {
     "Abs" => OfFirst, Input(0), Elementwise, Some(Float);
     "Acos" => OfFirst, Input(0), Elementwise, Some(Float);

@@ -1,7 +1,8 @@
-//! Reads a model file with its weights beside it: each weight in memory of its own, once.
+//! Reads a model file and separates its weights: each gets memory of its own, once.
 //!
-//! A message decoded from a file in memory keeps all of the file, and its weights lie there at odd
-//! addresses, so an engine would have to copy each of them. Read field by field they need no copy.
+//! A message decoded from a file in memory keeps the whole file, where its weights lie at unaligned
+//! addresses, so an engine would have to copy each of them. If this module reads the file field by
+//! field, they need no copy.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,20 +17,20 @@ use thiserror::Error;
 
 use super::{DataLocation, StringStringEntryProto, TensorProto};
 
-/// Weights below this stay in the model.
+/// Smaller weights, in bytes, stay in the model.
 const SPLIT_BYTES_MIN: u64 = 1024;
 
-/// Field of `ModelProto` that is the graph.
+/// Number of the field of `ModelProto` with the graph.
 const GRAPH: u64 = 7;
-/// Field of `GraphProto` that is a weight.
+/// Number of the field of `GraphProto` with a weight.
 const INITIALIZER: u64 = 5;
-/// Field of `TensorProto` that has the values.
+/// Number of the field of `TensorProto` with the values.
 const RAW_DATA: u64 = 9;
 
-/// Why a file could not be split.
+/// Reasons why a file cannot be split.
 #[derive(Debug, Error)]
 pub enum SplitError {
-    /// It could not be read.
+    /// Reading the file failed.
     #[error("cannot read the model: {0}")]
     Read(#[from] io::Error),
     /// Its fields do not follow the protobuf layout.
@@ -37,14 +38,14 @@ pub enum SplitError {
     NotOnnx(&'static str),
 }
 
-/// A model and the weights that were in it, by id: each initializer names its values as
-/// `blake3:` and the id.
+/// A model and its separated weights by id: each initializer refers to its values as `blake3:` and
+/// the id.
 pub type Split = (Bytes, BTreeMap<ContentId, Bytes>);
 
 /// Splits the model in a file.
 ///
 /// # Errors
-/// [`SplitError`]; what else is wrong with a model shows when it is decoded.
+/// [`SplitError`]; other errors of a model appear when you decode it.
 pub fn split_file(path: &Path) -> Result<Split, SplitError> {
     let file = File::open(path)?;
     let length = file.metadata()?.len();
@@ -56,7 +57,7 @@ pub fn split_file(path: &Path) -> Result<Split, SplitError> {
     Ok((model.into(), splitter.weights))
 }
 
-/// Which message is being read.
+/// The kind of message to read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
     Model,
@@ -70,7 +71,7 @@ struct Splitter {
 }
 
 impl Splitter {
-    /// A message of `left` bytes without the weights in it.
+    /// Reads a message of `left` bytes, and returns it without its weights.
     fn message(&mut self, mut left: u64, level: Level) -> Result<Vec<u8>, SplitError> {
         let mut kept = Vec::new();
         while left > 0 {
@@ -100,7 +101,7 @@ impl Splitter {
         Ok(kept)
     }
 
-    /// Takes a weight's values out; gives the fields that say where they are now.
+    /// Separates a weight's values, and returns the fields that state their new location.
     fn weight(&mut self, length: u64) -> Result<Vec<u8>, SplitError> {
         let values = Bytes::from(self.bytes(length)?);
         let id = ContentId::of(&values);
@@ -116,7 +117,7 @@ impl Splitter {
         Ok(place.encode_to_vec())
     }
 
-    /// Bytes of the file, which has them: lengths were checked against what is left of it.
+    /// Reads bytes of the file. The caller must check the length against the rest of the file.
     fn bytes(&mut self, length: u64) -> Result<Vec<u8>, SplitError> {
         let length = usize::try_from(length);
         let length = length.map_err(|_| SplitError::NotOnnx("a field is too long"))?;

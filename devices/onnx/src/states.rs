@@ -1,16 +1,16 @@
-//! States: what a model keeps from one request to the next, such as the keys and values that a
-//! decoder has seen.
+//! States: values that a model carries from one request to the next, such as a decoder's keys and
+//! values.
 //!
-//! A state is an output that is an input of the next request, and one node reads it and makes it
-//! anew. That node says so in its own metadata, so it stays said wherever the node goes, no cut of
-//! the graph parts the two, and other tools read past it.
+//! A state is an output that is an input of the next request, where one node both reads it and
+//! computes its next value. That node must declare it in its own metadata, so the declaration moves
+//! with the node, no cut of the graph separates the two, and other tools ignore it.
 //!
-//! An output that is fed back is told of the same way: it is an input of the next request where
-//! that does not bring it, such as the token that a decoder goes on with. Another node reads it,
-//! wherever that is.
+//! A model declares an output that it feeds back in the same way: it becomes an input of the next
+//! request, unless that request brings the input itself. For example, a decoder continues from the
+//! last token. Any other node can read it.
 //!
-//! A model may say where it is to be cut: at values whose nodes say so, and then nowhere else. It
-//! is for models whose parts somebody has kernels for, and knows which.
+//! A model may also declare the values at which the planner may cut it; it then cuts nowhere else.
+//! This suits models for whose parts some provider has kernels.
 
 use std::collections::BTreeSet;
 
@@ -18,68 +18,69 @@ use thiserror::Error;
 
 use crate::{GraphProto, ModelProto, NodeProto, StringStringEntryProto};
 
-/// The key of the entry; its value are the places of the input and the output in their lists.
+/// The key of a state's entry; its value is the input's and the output's index.
 const KEY: &str = "ai.souk.state";
 
-/// The key of the other entry; its value are the place of the output and the name of the input.
+/// The key of a fed output's entry; its value is the output's index and the input's name.
 const FED_KEY: &str = "ai.souk.fed";
 
-/// The key of the entry of a node whose output may go from part to part; its value is the place.
+/// The key of a cut's entry; its value is the index of an output that may go from part to part.
 const CUT_KEY: &str = "ai.souk.cut";
 
-/// An input, and the output that is its next value.
+/// A state's input, and the output that is its next value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatePort {
-    /// The input.
+    /// Name of the input.
     pub input: String,
-    /// The output.
+    /// Name of the output.
     pub output: String,
 }
 
-/// Why what a model says of its states does not hold.
+/// Reasons why a model's declaration of states is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StateError {
-    /// The entry names no input and output of its node.
+    /// The entry does not name an input and an output of its node.
     #[error("node {node:?} says of its states {value:?}, which is not INPUT:OUTPUT of it")]
     Entry {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// What it says.
+        /// Value of the entry.
         value: String,
     },
-    /// It is no input of the model, or another node reads it too.
+    /// The state is not an input of the model, or another node reads it too.
     #[error("state {input:?} is no input of the model that one node alone reads")]
     Input {
-        /// The name.
+        /// Name of the input.
         input: String,
     },
-    /// It is no output of the model.
+    /// The state is not an output of the model.
     #[error("state {output:?} is no output of the model")]
     Output {
-        /// The name.
+        /// Name of the output.
         output: String,
     },
 }
 
-/// The entry of a node's metadata by which its output is the next value of its input.
+/// Returns the metadata entry of a node whose output is the next value of its input.
 #[must_use]
 pub fn entry(input: usize, output: usize) -> StringStringEntryProto {
     StringStringEntryProto::new(KEY, format!("{input}:{output}"))
 }
 
-/// The entry of a node's metadata by which its output is fed to an input of the model.
+/// Returns the metadata entry of a node whose output feeds an input of the model.
 #[must_use]
 pub fn fed_entry(output: usize, input: &str) -> StringStringEntryProto {
     StringStringEntryProto::new(FED_KEY, format!("{output}:{input}"))
 }
 
-/// The entry of a node's metadata by which the model may be cut at its output.
+/// Returns the metadata entry of a node at whose output the planner may cut the model.
 #[must_use]
 pub fn cut_entry(output: usize) -> StringStringEntryProto {
     StringStringEntryProto::new(CUT_KEY, output.to_string())
 }
 
-/// The places of a node's outputs at which the model may be cut. What is said wrongly says nothing.
+/// Returns the indices of a node's outputs at which the planner may cut the model. Ignores
+/// malformed entries.
 pub fn cuts_of_node(node: &NodeProto) -> impl Iterator<Item = usize> {
     let entries = node.metadata_props.iter();
     let own = entries.filter(|entry| entry.key() == CUT_KEY);
@@ -87,8 +88,8 @@ pub fn cuts_of_node(node: &NodeProto) -> impl Iterator<Item = usize> {
     places.filter(|place| *place < node.output.len())
 }
 
-/// What a node's outputs are fed to: each's place, and the name of the input. What is said wrongly
-/// feeds nothing.
+/// Returns the index of each output of a node that feeds an input, and that input's name. Ignores
+/// malformed entries.
 pub fn fed_of_node(node: &NodeProto) -> impl Iterator<Item = (usize, &str)> {
     let entries = node.metadata_props.iter();
     let own = entries.filter(|entry| entry.key() == FED_KEY);
@@ -100,10 +101,10 @@ pub fn fed_of_node(node: &NodeProto) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The states a model has, in the order of its nodes; none where no node says so.
+/// Returns the states of a model in the order of its nodes; none if no node declares any.
 ///
 /// # Errors
-/// [`StateError`]: what a node says does not fit the graph.
+/// [`StateError`] if a declaration does not fit the graph.
 pub fn states(model: &ModelProto) -> Result<Vec<StatePort>, StateError> {
     let Some(graph) = &model.graph else {
         return Ok(Vec::new());
@@ -133,10 +134,11 @@ pub fn states(model: &ModelProto) -> Result<Vec<StatePort>, StateError> {
     Ok(stated)
 }
 
-/// The states that a node reads and makes anew: the places of each among its inputs and outputs.
+/// Returns the states that a node reads and updates: the index of each among its inputs and
+/// outputs.
 ///
 /// # Errors
-/// [`StateError::Entry`]: it has no such input and output.
+/// [`StateError::Entry`] if the node has no such input and output.
 pub fn of_node(node: &NodeProto) -> impl Iterator<Item = Result<(usize, usize), StateError>> + '_ {
     let entries = node.metadata_props.iter();
     let own = entries.filter(|entry| entry.key() == KEY);
@@ -155,7 +157,7 @@ pub fn of_node(node: &NodeProto) -> impl Iterator<Item = Result<(usize, usize), 
     })
 }
 
-/// How often nodes read a value.
+/// Counts how many times nodes read a value.
 fn reads(graph: &GraphProto, name: &str) -> usize {
     let read = graph.node.iter().flat_map(crate::graph::values_read);
     read.filter(|read| *read == name).count()

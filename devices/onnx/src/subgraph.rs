@@ -1,4 +1,4 @@
-//! What is given to a device to run, a model with its weights, and why a device may refuse it.
+//! Subgraphs: models with weights that a device runs, and the reasons why it may refuse them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,10 +12,10 @@ use crate::{
     TensorDataError, TensorProto, decode, location,
 };
 
-/// An ONNX model, and those of its weights that lie outside it.
+/// An ONNX model and its external weights.
 #[derive(Clone, Debug, Default)]
 pub struct Subgraph {
-    /// The model's bytes.
+    /// Bytes of the model.
     pub model: Bytes,
     /// Values of weights, little-endian in C order, by id: the `location` of an initializer with
     /// external data is `blake3:` and the id.
@@ -25,76 +25,76 @@ pub struct Subgraph {
 /// An input or output of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// Its name in the model.
+    /// Name in the model.
     pub name: String,
-    /// Its element type.
+    /// Element type of the tensor.
     pub dtype: DType,
-    /// Its sizes, if the model states how many there are; `None` for one that may vary.
+    /// Sizes, if the model states their number; `None` for one that may vary.
     pub dims: Option<Vec<Option<usize>>>,
 }
 
-/// An operator that a device does not run.
+/// An operator that a device does not support.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("operator {operator} (node {node:?}) is not supported: {reason}")]
 pub struct Unsupported {
-    /// Operator, with its domain if that is not the standard one.
+    /// Operator, with its domain unless that is the standard one.
     pub operator: String,
-    /// The node's name, or that of its first output.
+    /// Name of the node, or of its first output.
     pub node: String,
-    /// Why.
+    /// Reason for the refusal.
     pub reason: UnsupportedReason,
 }
 
-/// Why an operator is not supported.
+/// Reasons why an operator is not supported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnsupportedReason {
-    /// The device has no such operator.
+    /// The device does not have this operator.
     Operator,
-    /// Not in this element type.
+    /// The device does not have it in this element type.
     DType(DType),
-    /// An element type could not be told.
+    /// An element type is unknown.
     UnknownDType,
-    /// Not in this version of the operator set.
+    /// The device does not have it in this version of the operator set.
     Version(i64),
-    /// Not with this attribute as it is set.
+    /// The device does not support the value of this attribute.
     Attribute(&'static str),
-    /// Its integers may leave the range in which the device is exact.
+    /// Its integers may exceed the range in which the device is exact.
     IntegerRange,
-    /// The engine beneath refused it, saying this.
+    /// The engine refused it with this message.
     Engine(String),
 }
 
-/// Why a subgraph was not compiled.
+/// Reasons why a subgraph did not compile.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CompileError {
-    /// The bytes are no model.
+    /// The bytes are not a model.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// A node cannot be run.
+    /// The device does not support a node.
     #[error(transparent)]
     Unsupported(#[from] Unsupported),
-    /// A weight is not among those given.
+    /// The caller did not pass a weight.
     #[error("weight {name:?} ({id}) was not given")]
     WeightMissing {
-        /// Its name in the model.
+        /// Name of the weight in the model.
         name: String,
-        /// Its id.
+        /// Content id of the weight.
         id: ContentId,
     },
-    /// A weight is not what the model says.
+    /// A weight contradicts the model.
     #[error("weight {name:?} is not what the model says: {cause}")]
     WeightMismatch {
-        /// Its name in the model.
+        /// Name of the weight in the model.
         name: String,
-        /// What differs.
+        /// Description of the difference.
         cause: String,
     },
-    /// A weight's values cannot be had: their place is no content id.
+    /// The location of a weight's values is not a content id.
     #[error("weight {name:?} has its values at {location:?}, which names no content")]
     WeightPlace {
-        /// Its name in the model.
+        /// Name of the weight in the model.
         name: String,
-        /// The place.
+        /// The model's `location` entry.
         location: String,
     },
     /// A weight in the model is malformed.
@@ -103,50 +103,50 @@ pub enum CompileError {
     /// An input or output is not a tensor of a known element type.
     #[error("{name:?} is not a tensor of a supported element type")]
     Port {
-        /// The input or output.
+        /// Name of the input or output.
         name: String,
     },
-    /// A node uses a value nothing gives.
+    /// A node reads a value that does not exist.
     #[error("node {node:?} uses {value:?}, which nothing gives")]
     Dangling {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// The value.
+        /// Name of the value.
         value: String,
     },
-    /// The device went away; another one may take the model.
+    /// The device was lost; another device may accept the model.
     #[error("{device}: the device was lost while it compiled")]
     DeviceLost {
-        /// The device.
+        /// Name of the device.
         device: String,
     },
-    /// The weights do not fit the device's memory; another one may have room.
+    /// The weights do not fit the device's memory; another device may have room.
     #[error("{device}: {bytes} bytes of its memory are wanted for weights, {free} are free")]
     OutOfMemory {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// Bytes wanted.
+        /// Bytes that the weights need.
         bytes: u64,
-        /// Bytes free.
+        /// Bytes that are free.
         free: u64,
     },
-    /// The engine beneath refused the model as a whole.
+    /// The engine refused the model as a whole.
     #[error("the {engine} engine refuses the model: {reason}")]
     Engine {
-        /// Which engine.
+        /// Name of the engine.
         engine: &'static str,
-        /// What it said.
+        /// The engine's message.
         reason: String,
     },
 }
 
 impl Subgraph {
-    /// The model. Values lie outside it only where an initializer of its graph names them by
-    /// content: an engine that is given any other place would look for it among this machine's
-    /// files.
+    /// Decodes the model. Only initializers of its graph may have external values, and must refer
+    /// to them by content id, because an engine would look for any other location among this
+    /// machine's files.
     ///
     /// # Errors
-    /// [`CompileError::Decode`], and [`CompileError::WeightPlace`] for values elsewhere.
+    /// [`CompileError::Decode`], or [`CompileError::WeightPlace`] for values at other locations.
     pub fn decoded(&self) -> Result<ModelProto, CompileError> {
         let model = decode(self.model.clone())?;
         if let Some(graph) = &model.graph {
@@ -196,7 +196,7 @@ fn attributes_closed(attributes: &[AttributeProto]) -> Result<(), CompileError> 
     })
 }
 
-/// The two tensors of a sparse one.
+/// Returns the two tensors of a sparse one.
 fn both(sparse: &SparseTensorProto) -> impl Iterator<Item = &TensorProto> {
     sparse.values.iter().chain(&sparse.indices)
 }
@@ -216,7 +216,7 @@ fn none_outside<'a>(
 }
 
 impl Port {
-    /// The shape with `?` for sizes that may vary, such as `[?, 3]`.
+    /// Returns the shape with `?` for sizes that may vary, such as `[?, 3]`.
     #[must_use]
     pub fn shape_text(&self) -> String {
         let Some(dims) = &self.dims else {
@@ -226,7 +226,7 @@ impl Port {
         format!("[{}]", dims.iter().map(size).collect::<Vec<_>>().join(", "))
     }
 
-    /// Whether a tensor of this shape fits.
+    /// Returns whether a tensor of this shape fits.
     #[must_use]
     pub fn accepts(&self, dims: &[usize]) -> bool {
         self.dims.as_ref().is_none_or(|expected| {
@@ -239,7 +239,7 @@ impl Port {
 }
 
 impl Unsupported {
-    /// A node that is not supported for `reason`.
+    /// Creates the refusal of a node for `reason`.
     #[must_use]
     pub fn new(node: &NodeProto, reason: UnsupportedReason) -> Self {
         let operator = match node.operator_domain() {
@@ -268,13 +268,13 @@ impl fmt::Display for UnsupportedReason {
     }
 }
 
-/// The content that the place of an initializer's values names: `blake3:` and an id.
+/// Returns the content id in the location of an initializer's values: `blake3:` and an id.
 #[must_use]
 pub fn weight_id(location: &str) -> Option<ContentId> {
     location.strip_prefix("blake3:")?.parse().ok()
 }
 
-/// What a node is called: its name, else its first output's.
+/// Returns the name of a node, or of its first output if it has none.
 #[must_use]
 pub fn node_name(node: &NodeProto) -> String {
     match node.name() {

@@ -1,4 +1,4 @@
-//! Tensors in and out of the ONNX message, whichever of its fields the values are in.
+//! Conversion between tensors and ONNX messages, with the values in any of their fields.
 
 use std::borrow::Cow;
 
@@ -8,34 +8,34 @@ use thiserror::Error;
 
 use super::{DataLocation, TensorProto};
 
-/// Why the values of an ONNX tensor cannot be had.
+/// Reasons why the values of an ONNX tensor cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TensorDataError {
-    /// The values lie outside the model.
+    /// The values are outside the model.
     #[error("tensor {name:?} has its values outside the model, at {location:?}")]
     External {
         /// Name of the tensor.
         name: String,
-        /// Where the model says they are.
+        /// Location of the values.
         location: String,
     },
-    /// The element type is none that souk carries.
+    /// souk does not support the element type.
     #[error("tensor {name:?}: {source}")]
     DType {
         /// Name of the tensor.
         name: String,
-        /// What is wrong with it.
+        /// Error of the element type.
         source: DTypeError,
     },
-    /// Extents and values do not agree, or the extents are impossible.
+    /// Extents and values contradict each other, or the extents are impossible.
     #[error("tensor {name:?}: {source}")]
     Tensor {
         /// Name of the tensor.
         name: String,
-        /// What is wrong with it.
+        /// Error of the tensor.
         source: TensorError,
     },
-    /// A tensor stored in pieces, which no current tool writes.
+    /// The tensor is stored in segments, which no current tool writes.
     #[error("tensor {name:?} is stored in segments, which is not supported")]
     Segmented {
         /// Name of the tensor.
@@ -43,17 +43,17 @@ pub enum TensorDataError {
     },
 }
 
-/// Where the values lie, if outside the model: the `location` entry.
+/// Returns the location of values outside the model: the `location` entry.
 #[must_use]
 pub fn location(proto: &TensorProto) -> Option<&str> {
     let external = proto.data_location() == DataLocation::External;
     external.then(|| proto.external("location").unwrap_or(""))
 }
 
-/// The element type, extents and values as a tensor; raw values are shared, not copied.
+/// Converts the message into a tensor; shares raw values instead of a copy.
 ///
 /// # Errors
-/// [`TensorDataError`]: external, of an unknown type, or of a length that is not the shape's.
+/// [`TensorDataError`] if the values are external, of an unknown type, or do not fit the shape.
 pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor, TensorDataError> {
     let name = || proto.name().to_owned();
     let dtype = DType::from_onnx_code(proto.data_type()).map_err(|source| {
@@ -69,10 +69,10 @@ pub fn tensor_from_proto(proto: &TensorProto) -> Result<Tensor, TensorDataError>
     })
 }
 
-/// The values as little-endian bytes in row-major order, shared with `raw_data` if there.
+/// Returns the values as little-endian bytes in row-major order, shared with `raw_data` if present.
 ///
 /// # Errors
-/// [`TensorDataError`]: external, segmented or of an unknown type.
+/// [`TensorDataError`] if the values are external, segmented or of an unknown type.
 pub fn raw_bytes(proto: &TensorProto) -> Result<Bytes, TensorDataError> {
     let name = || proto.name().to_owned();
     if let Some(location) = location(proto) {
@@ -95,7 +95,7 @@ pub fn raw_bytes(proto: &TensorProto) -> Result<Bytes, TensorDataError> {
     Ok(Bytes::from(typed_bytes(proto, dtype)))
 }
 
-/// Values of the typed fields, brought to the width of the element type.
+/// Returns the values of the typed fields, narrowed to the width of the element type.
 fn typed_bytes(proto: &TensorProto, dtype: DType) -> Vec<u8> {
     match dtype {
         DType::F32 | DType::Complex64 => proto
@@ -120,7 +120,8 @@ fn typed_bytes(proto: &TensorProto, dtype: DType) -> Vec<u8> {
             .collect(),
         DType::U32 => low_bytes(proto.uint64_data.iter().map(|value| value.to_le_bytes()), 4),
         _ => {
-            // Packed types hold one whole byte an entry here, wider ones their low bytes.
+            // In this field, packed types have one byte per entry, and wider types use its low
+            // bytes.
             let width = dtype.bytes().unwrap_or(1);
             low_bytes(
                 proto.int32_data.iter().map(|value| value.to_le_bytes()),
@@ -136,7 +137,7 @@ fn low_bytes<const N: usize>(values: impl Iterator<Item = [u8; N]>, width: usize
         .collect()
 }
 
-/// The message of a tensor, its values in `raw_data`, shared.
+/// Returns the message of a tensor, with its values in `raw_data`, shared.
 #[must_use]
 pub fn tensor_to_proto<'a>(name: impl Into<Cow<'a, str>>, tensor: &Tensor) -> TensorProto {
     let dims = tensor.shape().dims().iter();

@@ -1,7 +1,7 @@
-//! The element type of every value in a graph, from its inputs and operators.
+//! Infers the element type of every value in a graph from its inputs and operators.
 //!
-//! Engines that compute in fewer types than ONNX has need to know which values they would change,
-//! and declared types of inner values are optional, so they are inferred here.
+//! Engines that compute in fewer types than ONNX must know which values they would change. Declared
+//! types of inner values are optional, so this module infers them.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub type Types = BTreeMap<String, DType>;
 /// Adds the types of a graph's node outputs to `types`.
 ///
 /// # Errors
-/// [`CompileError`]: a node that uses what nothing gives, or whose types cannot be told.
+/// [`CompileError`] if a node reads a value that does not exist, or its types cannot be inferred.
 pub fn infer_nodes(graph: &GraphProto, types: &mut Types) -> Result<(), CompileError> {
     for node in &graph.node {
         let used = node.input.iter().filter(|name| !name.is_empty());
@@ -35,7 +35,7 @@ pub fn infer_nodes(graph: &GraphProto, types: &mut Types) -> Result<(), CompileE
     Ok(())
 }
 
-/// Types of a node's outputs, as many as it has.
+/// Returns the types of all outputs of a node.
 fn output_types(node: &NodeProto, types: &Types) -> Result<Vec<DType>, CompileError> {
     let count = node.output.len();
     if Custom::of(node).is_some() {
@@ -59,7 +59,7 @@ fn output_types(node: &NodeProto, types: &Types) -> Result<Vec<DType>, CompileEr
     Ok(outputs.collect())
 }
 
-/// Type of the first output.
+/// Returns the type of the first output.
 pub(crate) fn first_type(node: &NodeProto, types: &Types) -> Option<DType> {
     let input = |index| types.get(node.input_name(index)?).copied();
     let known = |code| DType::from_onnx_code(code).ok();
@@ -67,7 +67,8 @@ pub(crate) fn first_type(node: &NodeProto, types: &Types) -> Option<DType> {
     result.of(node, input, known)
 }
 
-/// Types of the outputs after the first, at their index; the last stands for all that follow.
+/// Returns the types of the outputs after the first, at their index; the last also applies to all
+/// that follow.
 fn other_type(node: &NodeProto, types: &Types, first: DType) -> [DType; 4] {
     let input = |index| {
         node.input_name(index)
@@ -92,12 +93,12 @@ fn other_type(node: &NodeProto, types: &Types, first: DType) -> [DType; 4] {
     }
 }
 
-/// Types of the outputs of a node that runs graphs: those of the graph's outputs.
+/// Returns the output types of a node with bodies: those of its body's outputs.
 fn control_flow(node: &NodeProto, types: &Types) -> Result<Vec<DType>, CompileError> {
     let unknown = || Unsupported::new(node, UnsupportedReason::UnknownDType);
     let body = node.subgraphs().next().ok_or_else(unknown)?;
     let inner = body_types(node, body, types)?;
-    // A loop's body gives its condition first, which is no output of the loop.
+    // The first output of a loop's body is its condition, which is not an output of the loop.
     let skip = usize::from(node.op_type() == "Loop");
     let outputs = body.output.iter().skip(skip).take(node.output.len());
     outputs
@@ -110,7 +111,7 @@ fn control_flow(node: &NodeProto, types: &Types) -> Result<Vec<DType>, CompileEr
         .collect()
 }
 
-/// Types of all values a node's body sees or makes.
+/// Returns the types of all values that a node's body reads or makes.
 pub fn body_types(
     node: &NodeProto,
     body: &GraphProto,
@@ -142,7 +143,7 @@ pub fn body_types(
     Ok(inner)
 }
 
-/// A node that uses what nothing gives.
+/// Returns the error for a node that reads a value that does not exist.
 fn dangling(node: &NodeProto, value: &str) -> CompileError {
     CompileError::Dangling {
         node: node_name(node),

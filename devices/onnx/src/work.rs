@@ -1,9 +1,9 @@
-//! How much work an operator is: arithmetic, bytes and launches, from its shapes.
+//! The work of an operator: arithmetic, bytes and launches, from its shapes.
 //!
-//! A multiplication and an addition are two operations. Functions such as `exp` are counted with a
-//! fixed price each, so that a softmax weighs more than a copy. Bytes are what must move at least:
-//! each input read once, each output written once. A node with bodies is what its bodies are, as
-//! often as they run.
+//! A multiplication and an addition are two operations. Functions such as `exp` count as a fixed
+//! number of operations each, because a softmax should weigh more than a copy. Bytes are the least
+//! that must move: each input read once, each output written once. The work of a node with bodies
+//! is that of its bodies, times their runs.
 
 mod operations;
 
@@ -17,9 +17,10 @@ use crate::NodeProto;
 use crate::custom::Custom;
 use operations::Shapes;
 
-/// Operations an elementary function (`exp`, `tanh`, `erf`, ...) is counted as.
+/// The operations that an elementary function (`exp`, `tanh`, `erf`, ...) counts as.
 const FUNCTION_OPERATIONS: u64 = 8;
-/// Rounds from which on a stated number of them is no count but a bound nobody means to reach.
+/// From this number on, the stated rounds of a loop are only an upper bound that the model does not
+/// intend to reach.
 const ROUNDS_MAX: u64 = 1 << 24;
 
 /// An amount of work.
@@ -33,7 +34,7 @@ pub struct Work {
     pub bytes_written: u64,
     /// Operators launched.
     pub launches: u64,
-    /// The element type most of it is in; `None` for no work.
+    /// The element type of most of the work; `None` for no work.
     pub dtype: Option<DType>,
 }
 
@@ -42,18 +43,18 @@ pub struct Work {
 pub struct Extent<'a> {
     /// Element type.
     pub dtype: DType,
-    /// Sizes.
+    /// Size of each axis.
     pub dims: &'a [usize],
 }
 
 impl Extent<'_> {
-    /// Elements; saturating.
+    /// Returns the number of elements; saturates.
     #[must_use]
     pub fn count(&self) -> u64 {
         product(self.dims)
     }
 
-    /// Bytes; saturating.
+    /// Returns the number of bytes; saturates.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.count()
@@ -63,8 +64,8 @@ impl Extent<'_> {
 }
 
 impl Work {
-    /// The work of one node, given its inputs (in order, absent ones `None`) and outputs. Of a node
-    /// with bodies it is its launch: see [`Work::around`].
+    /// Returns the work of one node, given its inputs (in order, absent ones `None`) and outputs.
+    /// For a node with bodies this is only its launch: see [`Work::around`].
     #[must_use]
     pub fn of(node: &NodeProto, inputs: &[Option<Extent<'_>>], outputs: &[Extent<'_>]) -> Self {
         if has_bodies(node) {
@@ -76,7 +77,7 @@ impl Work {
         if moves_nothing(node) {
             return Self::default();
         }
-        // The kernel of a buyer's own operator is its first input, and not what it computes with.
+        // The kernel of a buyer's own operator is its first input, not data that it computes with.
         let kernels = usize::from(Custom::of(node).is_some());
         let dtype = inputs
             .iter()
@@ -99,9 +100,9 @@ impl Work {
         }
     }
 
-    /// The work within a node with bodies, given one run of each body: the costlier branch of an
-    /// `If`; else the body as often as it runs, which is the length of what a `Scan` goes through
-    /// and `rounds` of a `Loop`, 1 where that is not known.
+    /// Returns the work within a node with bodies, given one run of each body: that of the costlier
+    /// branch of an `If`; else that of the body times its runs. These are the length of a `Scan`,
+    /// or `rounds` of a `Loop`, and 1 if unknown.
     #[must_use]
     pub fn around(
         node: &NodeProto,
@@ -118,8 +119,8 @@ impl Work {
         body.unwrap_or_default().times(times)
     }
 
-    /// How often the body of a `Loop` of so many stated rounds, or of a `Scan`, runs at most; once
-    /// for any other node, and none where only the run says it.
+    /// Returns the most runs of the body of a `Loop` with this many stated rounds, or of a `Scan`;
+    /// 1 for any other node, and `None` if only a run determines the number.
     #[must_use]
     pub fn rounds(
         node: &NodeProto,
@@ -169,19 +170,19 @@ impl Sum for Work {
     }
 }
 
-/// Whether an operator computes, rather than only moving what is there.
+/// Returns whether an operator computes, rather than only moves elements.
 #[must_use]
 pub fn computes(operator: &str) -> bool {
     !is_view(operator) && !is_move(operator)
 }
 
-/// Whether a node runs graphs of its own.
+/// Returns whether a node runs graphs of its own.
 #[must_use]
 pub fn has_bodies(node: &NodeProto) -> bool {
     matches!(node.op_type(), "If" | "Loop" | "Scan") && node.operator_domain().is_empty()
 }
 
-/// Elements that a `Scan` goes through: those of its first sequence.
+/// Returns the elements that a `Scan` iterates over: those of its first sequence.
 fn scan_length(node: &NodeProto, inputs: &[Option<Extent<'_>>]) -> Option<u64> {
     let sequences = usize::try_from(node.int("num_scan_inputs")?).ok()?;
     let first = (*inputs.get(inputs.len().checked_sub(sequences)?)?)?;
@@ -192,7 +193,8 @@ fn scan_length(node: &NodeProto, inputs: &[Option<Extent<'_>>]) -> Option<u64> {
     first.dims.get(axis).map(|&length| length as u64)
 }
 
-/// Whether a node only renames what is there: a dropout that trains makes a mask.
+/// Returns whether a node only renames values; a dropout in training mode does not, because it
+/// makes a mask.
 fn moves_nothing(node: &NodeProto) -> bool {
     let trains = node.op_type() == "Dropout" && node.input_name(2).is_some();
     is_view(node.op_type()) && !trains
@@ -216,8 +218,8 @@ fn is_view(operator: &str) -> bool {
     FREE.contains(&operator) || prefixes.any(|prefix| operator.starts_with(prefix))
 }
 
-/// Bytes an operator reads: a gather touches only what it takes, and a routed product only as many
-/// experts as there are choices.
+/// Returns the bytes that an operator reads: a gather reads only the selected elements, and a
+/// routed product only as many experts as choices.
 fn bytes_read(node: &NodeProto, inputs: &[Option<Extent<'_>>], outputs: &[Extent<'_>]) -> u64 {
     let read = |extents: &[Option<Extent<'_>>]| -> u64 {
         extents

@@ -1,9 +1,9 @@
-//! The element types that the library has too.
+//! The element types that ONNX Runtime and souk have in common.
 
 use ort::value::TensorElementType;
 use souk_memory::DType;
 
-/// The element types that both know, by the library's names.
+/// The common element types, with the library's names.
 const TYPES: &[(DType, TensorElementType)] = &[
     (DType::F32, TensorElementType::Float32),
     (DType::F64, TensorElementType::Float64),
@@ -20,18 +20,18 @@ const TYPES: &[(DType, TensorElementType)] = &[
     (DType::Bool, TensorElementType::Bool),
 ];
 
-/// Whether tensors of this type can be given and taken.
+/// Returns whether the library has this type.
 pub(super) fn carries(dtype: DType) -> bool {
     element(dtype).is_some()
 }
 
-/// The library's name of an element type that it has too.
+/// Returns the library's name of an element type, if it has the type.
 pub(super) fn element(dtype: DType) -> Option<TensorElementType> {
     let mut known = TYPES.iter();
     known.find_map(|(own, element)| (*own == dtype).then_some(*element))
 }
 
-/// Our name of an element type of the library's.
+/// Returns souk's name of one of the library's element types.
 pub(super) fn dtype(element: TensorElementType) -> Option<DType> {
     let mut known = TYPES.iter();
     known.find_map(|(own, theirs)| (*theirs == element).then_some(*own))

@@ -1,9 +1,9 @@
-//! ONNX Runtime, where its library is found: the way to processors whose makers wrote a provider
-//! for it, and a second engine for the CPU.
+//! A backend for ONNX Runtime, if its library is installed: it reaches processors whose makers
+//! wrote a provider for it, and is a second engine for the CPU.
 //!
-//! Nothing of it is built in. The library is the one that `SOUK_ONNXRUNTIME` names, else one of
-//! the usual name where the system looks for libraries; what providers it has it says itself. A
-//! process holds one such library, the first it opened.
+//! souk does not include ONNX Runtime. You can name the library in `SOUK_ONNXRUNTIME`; otherwise
+//! souk looks for one with the usual name in the system's library folders. The library reports its
+//! own providers. A process can use only one library, the first that it opens.
 
 mod elements;
 mod library;
@@ -32,13 +32,13 @@ use loaded::LoadedModel;
 use program::{RuntimeProgram, Watch};
 pub use provider::Provider;
 
-/// What errors call this engine.
+/// Name of this engine in errors.
 const ENGINE: &str = "onnxruntime";
 
-/// Copies of a model that there are at once while the library reads it: its own, what it makes of
-/// that pass by pass, and the one it computes with. Libraries before 1.22 copy what lies beside.
+/// The most copies of a model in memory while the library reads it: the original, the one that each
+/// pass transforms, and the one that it runs. Libraries before 1.22 also copy external weights.
 const ROOM_TIMES: usize = 4;
-/// Room beside that for what is between a model's nodes.
+/// Additional bytes, for values between a model's nodes.
 const ROOM_BYTES: usize = 64 << 20;
 
 /// A processor that a provider of ONNX Runtime reaches.
@@ -51,14 +51,15 @@ pub struct OnnxRuntime {
     busy: Arc<Busy>,
 }
 
-/// What is known of a processor that is the host's CPU: its load and its meter.
+/// Load and meter of the host's CPU, for a provider that computes on it.
 struct HostLoad {
     load: system::Load,
     meter: Option<Arc<Meter>>,
 }
 
 impl OnnxRuntime {
-    /// The processor of a provider, described by `profile`; what runs on the CPU uses `threads`.
+    /// Creates the processor of a provider, with `profile` as its description; `threads` applies to
+    /// work on the CPU.
     #[must_use]
     pub fn new(
         library: Arc<Library>,
@@ -80,8 +81,9 @@ impl OnnxRuntime {
         }
     }
 
-    /// Whether there is memory to make a subgraph ready and run it, be it the machine's or what
-    /// this process may have. It is asked for at once, untouched, and given back.
+    /// Returns whether there is memory to compile and run a subgraph, within the machine's free
+    /// memory and this process's limit. Reserves the memory in one allocation, untouched, and frees
+    /// it.
     #[must_use]
     pub fn has_room(&self, subgraph: &Subgraph) -> bool {
         let weights = subgraph.weights.values().map(Bytes::len);
@@ -91,7 +93,7 @@ impl OnnxRuntime {
         bytes as u64 <= free && Vec::<u8>::new().try_reserve_exact(bytes).is_ok()
     }
 
-    /// The provider it goes through.
+    /// Returns the provider that it uses.
     #[must_use]
     pub fn provider(&self) -> &Provider {
         &self.provider
@@ -145,13 +147,14 @@ impl Processor for OnnxRuntime {
         )))
     }
 
-    /// No provider tells what its processor has free. All that goes there comes from the host's
-    /// memory, so what is free of that is the most that fits.
+    /// Returns the free memory of the host: no provider reports its processor's, and all data goes
+    /// there through the host's memory, so no more can fit.
     fn memory_free_bytes(&self) -> u64 {
         system::memory_free_bytes().unwrap_or(0)
     }
 
-    /// Of the host's CPU by everybody; of others by runs of this process alone.
+    /// Returns the load of the host's CPU by all processes; for other processors, only by runs of
+    /// this process.
     fn utilisation(&self) -> f64 {
         match &self.host {
             Some(host) => host.load.utilisation(),

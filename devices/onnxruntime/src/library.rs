@@ -1,4 +1,4 @@
-//! The library itself: found, opened, asked for its providers, told to load models.
+//! The ONNX Runtime library: finds and opens it, lists its providers, and loads models.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -19,10 +19,10 @@ use super::provider::{self, Provider};
 use super::refusal::{self, Placements, Refusal};
 use super::rules;
 
-/// The environment variable that names the library.
+/// You can set this environment variable to the library's path.
 pub const LIBRARY_VARIABLE: &str = "SOUK_ONNXRUNTIME";
 
-/// Where Linux and macOS keep libraries, besides what the variable names.
+/// Folders of libraries on Linux and macOS, searched if the variable is not set.
 const FOLDERS: &[&str] = &[
     "/usr/local/lib",
     "/usr/lib",
@@ -33,7 +33,7 @@ const FOLDERS: &[&str] = &[
     "/opt/homebrew/lib",
 ];
 
-/// Beginnings of the library's name on the systems there are.
+/// Beginnings of the library's file name on each system.
 const NAMES: &[&str] = &[
     "libonnxruntime.so",
     "libonnxruntime.dylib",
@@ -46,61 +46,61 @@ pub struct Library {
     path: PathBuf,
     environment: Environment,
     host: Provider,
-    /// Found when they are first asked for: a driver may take its time.
+    /// Listed at the first request, because a driver may be slow.
     providers: OnceLock<Vec<Provider>>,
 }
 
-/// Why a library was not opened.
+/// Reasons why a library was not opened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LoadError {
-    /// There is none.
+    /// The system has no library.
     #[error("no ONNX Runtime library was found; {LIBRARY_VARIABLE} can name one")]
     NotFound,
-    /// Nothing is where it should lie.
+    /// The file does not exist.
     #[error("{} does not exist", path.display())]
     Missing {
-        /// Where it should lie.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// This system cannot load it.
+    /// The system cannot load the file.
     #[error("{} is no library that this system loads: {reason}", path.display())]
     NoLibrary {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
-    /// It is a library of something else.
+    /// The file is a library other than ONNX Runtime's.
     #[error("{} is a library, but not ONNX Runtime's: it has no OrtGetApiBase", path.display())]
     Stranger {
-        /// The library.
+        /// Path of the library.
         path: PathBuf,
     },
-    /// It is too old, or does not start.
+    /// The library is too old or does not start.
     #[error("{} is no usable ONNX Runtime library: {reason}", path.display())]
     Refused {
-        /// The library.
+        /// Path of the library.
         path: PathBuf,
-        /// What it or the system said.
+        /// The error of the library or the system.
         reason: String,
     },
-    /// Another one is open already.
+    /// The process has already opened another library.
     #[error("{} is open already, and a process has room for one", open.display())]
     Another {
-        /// The one that is open.
+        /// Path of the open library.
         open: PathBuf,
     },
 }
 
-/// What this process has of the one library it has room for.
+/// The state of this process's library.
 #[derive(Debug, Default)]
 enum LibraryState {
-    /// Nobody asked yet: it is looked for.
+    /// No request so far; the first one searches for a library.
     #[default]
     Unsought,
-    /// Whoever looks for it gets this one, or none.
+    /// [`Library::find`] opens the library at this path, or none.
     Chosen(Option<PathBuf>),
-    /// It is open.
+    /// The library is open.
     Open(Arc<Library>),
 }
 
@@ -110,7 +110,8 @@ fn held() -> MutexGuard<'static, LibraryState> {
     held.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The library to use: what the variable names, else the first of the usual places.
+/// Returns the library's path: the variable's value, otherwise the first match in the usual
+/// folders.
 #[must_use]
 pub fn library_path() -> Option<PathBuf> {
     match env::var_os(LIBRARY_VARIABLE) {
@@ -121,7 +122,7 @@ pub fn library_path() -> Option<PathBuf> {
     }
 }
 
-/// The library in a folder, by its plain name or with a version behind it.
+/// Returns the library in a folder, with or without a version in its name.
 fn library_in(folder: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(folder).ok()?;
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -130,7 +131,7 @@ fn library_in(folder: &Path) -> Option<PathBuf> {
     Some(folder.join(first))
 }
 
-/// A small model with its weights within it.
+/// Returns a small model with its weights inside.
 fn warm_model() -> LoadedModel {
     LoadedModel {
         model: sample::subgraph().model.clone(),
@@ -138,7 +139,7 @@ fn warm_model() -> LoadedModel {
     }
 }
 
-/// Why the file at `path` was not loaded.
+/// Returns why the file at `path` was not loaded.
 fn unloaded(path: &Path, error: LoadDynamicError) -> LoadError {
     let path = path.to_owned();
     match error {
@@ -162,10 +163,10 @@ fn unloaded(path: &Path, error: LoadDynamicError) -> LoadError {
 }
 
 impl Library {
-    /// Opens the library at `path`; opening the same one again gives the one that is open.
+    /// Opens the library at `path`, or returns it if it is already open.
     ///
     /// # Errors
-    /// [`LoadError`].
+    /// [`LoadError`] if it cannot be opened, or another one is open.
     pub fn open(path: &Path) -> Result<Arc<Self>, LoadError> {
         let mut held = held();
         if let LibraryState::Open(library) = &*held {
@@ -176,7 +177,7 @@ impl Library {
                 open: library.path.clone(),
             });
         }
-        // A name without a folder is looked for by the system.
+        // The system searches its folders for a name without a folder.
         if path.is_absolute() && !path.exists() {
             let path = path.to_owned();
             return Err(LoadError::Missing { path });
@@ -201,11 +202,11 @@ impl Library {
         Ok(library)
     }
 
-    /// Has [`Library::find`] give the library at `path` or none, whatever the environment says and
-    /// wherever another lies. Nothing is opened yet.
+    /// Makes [`Library::find`] use the library at `path`, or none, in place of the environment
+    /// variable and the usual folders. Does not open it yet.
     ///
     /// # Errors
-    /// [`LoadError::Another`].
+    /// [`LoadError::Another`] if another library is open.
     pub fn choose(path: Option<&Path>) -> Result<(), LoadError> {
         let mut held = held();
         match &*held {
@@ -219,11 +220,12 @@ impl Library {
         Ok(())
     }
 
-    /// The library that is open, else the one that was chosen, else the one that is found. So a
-    /// process that shuts itself off from the file system keeps the one it opened before.
+    /// Returns the open library, otherwise opens the chosen one, otherwise the first that it finds.
+    /// So if a process gives up its access to the file system, it keeps the library that it opened
+    /// before.
     ///
     /// # Errors
-    /// [`LoadError`].
+    /// [`LoadError`] if there is none, or it cannot be opened.
     pub fn find() -> Result<Arc<Self>, LoadError> {
         let path = match &*held() {
             LibraryState::Open(library) => return Ok(library.clone()),
@@ -233,7 +235,7 @@ impl Library {
         Self::open(&path.ok_or(LoadError::NotFound)?)
     }
 
-    /// The library that this process has open.
+    /// Returns the library that this process has opened.
     #[must_use]
     pub fn opened() -> Option<Arc<Self>> {
         match &*held() {
@@ -242,32 +244,33 @@ impl Library {
         }
     }
 
-    /// Loads and drops a small model: what the library reads of the machine once is read then.
+    /// Loads and drops a small model, so that the library reads the machine's properties now.
     pub fn warm(&self) {
-        // What does not run here does not run later either, and is told then.
+        // If this fails, later models fail too, and report it.
         let _ = self.open_model(warm_model(), &self.host, NonZeroUsize::MIN);
     }
 
-    /// Where it lies.
+    /// Returns the library's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it was built from.
+    /// Returns the library's build description.
     #[must_use]
     pub fn build(&self) -> &'static str {
         ort::info()
     }
 
-    /// The provider of the host's CPU.
+    /// Returns the provider of the host's CPU.
     #[must_use]
     pub fn host(&self) -> &Provider {
         &self.host
     }
 
-    /// The providers it was built with, that of the host's CPU last. Of those that reach several
-    /// processors only what opens is listed: each is tried once.
+    /// Returns the providers of the library's build, that of the host's CPU last. Opens each
+    /// provider that reaches several processors once per processor, and lists only those that
+    /// succeed.
     #[must_use]
     pub fn providers(&self) -> &[Provider] {
         self.providers.get_or_init(|| {
@@ -280,8 +283,8 @@ impl Library {
         })
     }
 
-    /// A provider by the beginning of its title, else by a part of it, whatever the case and with
-    /// or without the words "execution provider"; the first there is for none.
+    /// Finds a provider by the beginning of its title, otherwise by a part of it, in any case and
+    /// with or without "execution provider". An empty name matches the first.
     #[must_use]
     pub fn provider(&self, name: &str) -> Option<&Provider> {
         let name = name.to_lowercase();
@@ -296,8 +299,8 @@ impl Library {
         begins.or_else(|| find(|title, name| title.contains(name)))
     }
 
-    /// A model made ready on a provider. One that reaches another processor than the host's CPU
-    /// computes all of it there, or refuses it.
+    /// Opens a session for a model on a provider. A provider for another processor than the host's
+    /// CPU must run the whole model there, or refuses it.
     pub(super) fn open_model(
         &self,
         loaded: LoadedModel,
@@ -311,13 +314,15 @@ impl Library {
                 return Refusal::Said(said);
             }
             let placements = Placements::default();
-            // Only a session that may leave nodes to the CPU says which; it is for its log alone.
+            // Only a session that may leave nodes to the CPU reports which; this one exists for its
+            // log.
             let _ = OpenSession::new(loaded, || builder(Some(&placements)));
             Refusal::Left(placements.left())
         })
     }
 
-    /// What a session on a provider begins with. One whose log is read may leave nodes to the CPU.
+    /// Returns the builder of a session on a provider. A session with a log may leave nodes to the
+    /// CPU.
     fn builder(
         &self,
         provider: &Provider,
@@ -336,7 +341,8 @@ impl Library {
             builder = builder.with_disable_cpu_fallback().map_err(text)?;
         }
         if provider.is_host() && !rules::bytes_are_exact() {
-            // Else products of what was dequantised become products of bytes.
+            // Otherwise the library would turn products of dequantised values into products of
+            // bytes.
             builder = builder.with_quant_qdq(false).map_err(text)?;
         }
         match provider.dispatch(threads) {

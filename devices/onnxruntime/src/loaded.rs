@@ -1,5 +1,5 @@
-//! A model as the library reads it: its weights within it, or read from where they lie, so that the
-//! library needs no copy of them to begin with.
+//! A model in the library's form: its weights are inside, or the library reads them at their
+//! present address, so that it needs no copy at first.
 
 use std::collections::BTreeMap;
 use std::ptr::{self, NonNull};
@@ -17,21 +17,21 @@ use souk_onnx::subgraph::{CompileError, Subgraph, weight_id};
 
 use super::elements::element;
 
-/// A model, and those of its weights that are not within it.
+/// A model and its external weights.
 pub(super) struct LoadedModel {
-    /// Encoded as ONNX.
+    /// The encoded ONNX model.
     pub model: Bytes,
-    /// What a session reads for as long as it lives, by the initializers' names.
+    /// Tensors that a session reads while it lives, by the initializers' names.
     pub beside: Vec<(String, Tensor)>,
 }
 
 impl LoadedModel {
-    /// The model of a subgraph with all its weights within it.
+    /// Converts a subgraph, with all its weights inside the model.
     pub fn whole(subgraph: &Subgraph) -> Result<Self, CompileError> {
         Self::new(subgraph, |_| false)
     }
 
-    /// The model of a subgraph whose weights stay where they lie, if they are aligned there.
+    /// Converts a subgraph, and leaves aligned weights at their present address.
     pub fn beside(subgraph: &Subgraph) -> Result<Self, CompileError> {
         Self::new(subgraph, is_aligned)
     }
@@ -79,22 +79,23 @@ fn held(
     found.ok_or(CompileError::WeightMissing { name, id })
 }
 
-/// Whether the library may read the elements where they lie.
+/// Returns whether the library can read the elements at their present address.
 fn is_aligned(tensor: &Tensor) -> bool {
     let width = tensor.dtype().bytes();
     let address = tensor.bytes().as_ptr().addr();
     element(tensor.dtype()).is_some() && width.is_some_and(|width| address.is_multiple_of(width))
 }
 
-/// A session, and what it reads.
+/// A session and the weights that it reads.
 pub(super) struct OpenSession {
-    // Goes before what it reads.
+    // The session must be dropped before the weights that it reads.
     pub session: Session,
     _beside: Vec<(String, Tensor)>,
 }
 
 impl OpenSession {
-    /// Has the library make a model ready. One that it refuses comes back with what it said.
+    /// Opens a session for a model. If the library refuses it, returns the model with the library's
+    /// message.
     #[expect(unsafe_code, reason = "the session borrows what is kept beside it")]
     pub fn new(
         loaded: LoadedModel,
@@ -103,7 +104,7 @@ impl OpenSession {
         let session = || {
             let mut builder = builder()?;
             for (name, tensor) in &loaded.beside {
-                // SAFETY: tensors are never written to, and these go after the session.
+                // SAFETY: nothing writes to tensors, and these are dropped after the session.
                 let value = unsafe { borrowed(tensor) }?;
                 let with = builder.with_external_initializer(name, value);
                 builder = with.map_err(|error| error.to_string())?;
@@ -121,11 +122,11 @@ impl OpenSession {
     }
 }
 
-/// The library's name for a tensor that it reads where it lies.
+/// Wraps a tensor for the library, which reads it at its present address.
 ///
 /// # Safety
-/// The tensor's bytes must stay where they are for as long as the value, or a session that it was
-/// given to, lives; neither may write to them.
+/// The tensor's bytes must stay at their address while the value, or a session that uses it, lives;
+/// neither may write to them.
 #[expect(
     unsafe_code,
     reason = "ort borrows only what is of a type known when it is built"
@@ -136,8 +137,8 @@ pub(super) unsafe fn borrowed(tensor: &Tensor) -> Result<DynValue, String> {
     let dims: Vec<i64> = tensor.dims().iter().map(|&size| size as i64).collect();
     let bytes = tensor.bytes();
     let mut made = ptr::null_mut();
-    // SAFETY: all pointers are to what lives until the call ends, but for that to the bytes, of
-    // which the caller says that they live longer; their length is passed with them.
+    // SAFETY: all pointers are valid until the call returns. The one to the bytes, whose length is
+    // passed too, is valid for longer, as the caller guarantees.
     let status = unsafe {
         (ort::api().CreateTensorWithDataAsOrtValue)(
             memory.ptr(),
@@ -149,9 +150,9 @@ pub(super) unsafe fn borrowed(tensor: &Tensor) -> Result<DynValue, String> {
             &raw mut made,
         )
     };
-    // SAFETY: a status is the library's own, and is given to it once.
+    // SAFETY: the status comes from the library, and is returned to it once.
     unsafe { ort::Error::result_from_status(status) }.map_err(|error| error.to_string())?;
     let made = NonNull::new(made).ok_or("no tensor was made")?;
-    // SAFETY: the tensor was made just now and nobody else has it.
+    // SAFETY: the call above created the tensor, and nothing else refers to it.
     Ok(unsafe { DynValue::from_ptr(made, Some(&Allocator::default())) })
 }

@@ -1,4 +1,4 @@
-//! A model that ONNX Runtime has loaded: tensors in and out.
+//! A model that ONNX Runtime has loaded, with the conversion of its tensors.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +21,7 @@ use super::loaded::OpenSession;
 
 /// A loaded model.
 pub(super) struct RuntimeProgram {
-    // A session changes as it runs, so runs of one program go one after another.
+    // A run changes the session, so runs of one program are sequential.
     opened: Mutex<OpenSession>,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
@@ -30,10 +30,10 @@ pub(super) struct RuntimeProgram {
     watch: Watch,
 }
 
-/// What runs are noted in and measured by.
+/// The busy time and the meter for runs.
 pub(super) struct Watch {
     pub busy: Arc<Busy>,
-    /// The meter of what computes, if it has one.
+    /// The meter of the processor, if it has one.
     pub meter: Option<Arc<Meter>>,
 }
 
@@ -97,7 +97,7 @@ fn failed(reason: &impl ToString) -> RunError {
     }
 }
 
-/// A tensor in memory of the library's.
+/// Copies a tensor into the library's memory.
 #[expect(unsafe_code, reason = "tensors of any type are filled as bytes")]
 fn value(session: &Session, tensor: &Tensor) -> Result<DynTensor, RunError> {
     let Some(element) = element(tensor.dtype()) else {
@@ -111,8 +111,8 @@ fn value(session: &Session, tensor: &Tensor) -> Result<DynTensor, RunError> {
     let mut made = made.map_err(|error| failed(&error))?;
     let bytes = tensor.bytes();
     if !bytes.is_empty() {
-        // SAFETY: the library allocated elements of this type for these sizes, which take exactly
-        // as many bytes as the tensor has; nobody else knows the new tensor yet.
+        // SAFETY: the library allocated elements of this type for this shape, which take exactly as
+        // many bytes as the tensor has; nothing else refers to the new tensor yet.
         unsafe {
             let place = made.data_ptr_mut().cast::<u8>();
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), place, bytes.len());
@@ -121,7 +121,7 @@ fn value(session: &Session, tensor: &Tensor) -> Result<DynTensor, RunError> {
     Ok(made)
 }
 
-/// A tensor of the library's as one of ours.
+/// Copies a tensor from the library's memory.
 #[expect(unsafe_code, reason = "tensors of any type are read as bytes")]
 fn tensor(value: DynValue) -> Result<Tensor, RunError> {
     let found: Result<DynTensor, _> = value.downcast();
@@ -135,8 +135,8 @@ fn tensor(value: DynValue) -> Result<Tensor, RunError> {
     let bytes = if length == 0 {
         Bytes::new()
     } else {
-        // SAFETY: the tensor holds its elements in one run in the CPU's memory, as many bytes as
-        // its type and sizes say, and lives as long as the outputs of the run.
+        // SAFETY: the tensor has its elements contiguously in the CPU's memory, with as many bytes
+        // as its type and shape state, and lives as long as the outputs of the run.
         let slice = unsafe { std::slice::from_raw_parts(found.data_ptr().cast::<u8>(), length) };
         Bytes::copy_from_slice(slice)
     };

@@ -1,5 +1,5 @@
-//! The providers souk knows: which processor each reaches, how it is asked for, and what is known
-//! of that processor without asking it.
+//! The providers that souk supports: the processor of each, its options, and the properties of that
+//! processor that are known without it.
 
 use std::collections::BTreeMap;
 use std::env::consts::OS;
@@ -14,21 +14,21 @@ use souk_host::discover;
 use souk_vocabulary::profile::{Backend, Memory, Profile};
 use souk_vocabulary::taxonomy::{CpuIsa, FpgaFamily, GpuApi, Kind, MemoryKind, NpuFamily};
 
-/// What ONNX Runtime calls the provider that every library has.
+/// ONNX Runtime's name for the provider that every library has.
 const HOST: &str = "CPUExecutionProvider";
 
-/// A part of the library that reaches one processor.
+/// A provider: the part of the library that reaches one processor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Provider {
-    /// What ONNX Runtime calls it.
+    /// ONNX Runtime's name for it.
     pub name: String,
-    /// Which of its processors is meant, where it reaches several.
+    /// The processor to use, if the provider reaches several.
     pub device: Option<&'static str>,
-    /// The kind of processor behind it.
+    /// The kind of its processor.
     pub kind: Kind,
 }
 
-/// A provider that a library may have been built with.
+/// A provider that a library's build may include.
 struct ProviderEntry {
     name: &'static str,
     device: Option<&'static str>,
@@ -36,7 +36,7 @@ struct ProviderEntry {
     is_built_in: fn() -> ort::Result<bool>,
 }
 
-/// All of them, in the order in which they are listed: the host's CPU last.
+/// All supported providers, in the order of lists: the host's CPU last.
 const KNOWN: [ProviderEntry; 11] = [
     of::<QNN>(|_| npu(NpuFamily::QualcommHexagon)),
     of::<CoreML>(|_| npu(NpuFamily::AppleNeuralEngine)),
@@ -44,7 +44,7 @@ const KNOWN: [ProviderEntry; 11] = [
     of::<Vitis>(|_| Kind::Fpga {
         family: FpgaFamily::AmdXilinx,
     }),
-    // The architecture and the compute capability show only when a model is loaded.
+    // The architecture and the compute capability appear only when a model is loaded.
     of::<MIGraphX>(|_| gpu(GpuApi::Rocm { gfx: String::new() })),
     of::<TensorRT>(|_| cuda()),
     of::<CUDA>(|_| cuda()),
@@ -87,7 +87,7 @@ const fn cuda() -> Kind {
     gpu(GpuApi::Cuda { capability: (0, 0) })
 }
 
-/// The providers that the open library was built with, for a machine whose CPU has `isa`.
+/// Returns the providers that the open library's build includes, for a machine whose CPU has `isa`.
 pub(super) fn built_in(isa: CpuIsa) -> Vec<Provider> {
     let there = KNOWN
         .iter()
@@ -106,12 +106,12 @@ impl ProviderEntry {
 }
 
 impl Provider {
-    /// The provider of the host's CPU, which every library has.
+    /// Returns the provider of the host's CPU, which every library has.
     pub(super) fn host(isa: CpuIsa) -> Self {
         KNOWN[KNOWN.len() - 1].provider(isa)
     }
 
-    /// Its name, with the processor that is meant where it reaches several.
+    /// Returns its name, followed by the processor if it reaches several.
     #[must_use]
     pub fn title(&self) -> String {
         match self.device {
@@ -120,29 +120,30 @@ impl Provider {
         }
     }
 
-    /// Whether it is OpenVINO's, which has rules of its own.
+    /// Returns whether it is OpenVINO's, which has its own rules.
     pub(super) fn is_openvino(&self) -> bool {
         self.name == OpenVINO::NAME
     }
 
-    /// Whether it is the library's own, which computes with its own kernels on the host's CPU.
+    /// Returns whether it is the library's default provider, with its own kernels for the host's
+    /// CPU.
     pub(super) fn is_host(&self) -> bool {
         self.name == HOST
     }
 
-    /// Whether it computes on the host's CPU.
+    /// Returns whether it computes on the host's CPU.
     pub(super) fn is_cpu(&self) -> bool {
         matches!(self.kind, Kind::Cpu { .. })
     }
 
-    /// Whether it is one of several, of which a machine need not have all.
+    /// Returns whether its provider reaches several processors, of which a machine may lack some.
     pub(super) fn is_one_of_several(&self) -> bool {
         self.device.is_some()
     }
 
-    /// What is known of its processor before it is measured; `build` is what its library was built
-    /// from. It tells nothing of the processor's memory: where that is not the host's it has no
-    /// bytes here, and the source says so.
+    /// Returns its processor's profile before any measurement; `build` describes the library's
+    /// build. A provider reports nothing about its processor's memory: if that is not the host's,
+    /// the profile has 0 bytes of memory, and its source says so.
     #[must_use]
     pub fn profile(&self, build: &str) -> Profile {
         let cpu = discover::cpu();
@@ -173,7 +174,7 @@ impl Provider {
         }
     }
 
-    /// Who made the processor; the host's maker is `host`.
+    /// Returns the processor's maker; `host` is the host's.
     fn vendor(&self, host: &str) -> String {
         match &self.kind {
             Kind::Cpu { .. } => host,
@@ -203,12 +204,12 @@ impl Provider {
         .to_owned()
     }
 
-    /// The kind of its memory where that is the host's; `None` where it has its own or may have,
-    /// of which a provider says nothing.
+    /// Returns the kind of its memory if that is the host's; `None` if the processor has or may
+    /// have its own, which no provider reports.
     fn host_memory(&self) -> Option<MemoryKind> {
         match self.kind {
             Kind::Cpu { .. } => Some(MemoryKind::Unknown),
-            // Part of the host's chip.
+            // These are part of the host's chip.
             Kind::Npu {
                 family:
                     NpuFamily::AppleNeuralEngine | NpuFamily::QualcommHexagon | NpuFamily::IntelVpu,
@@ -217,7 +218,7 @@ impl Provider {
         }
     }
 
-    /// How it is asked for; `None` for that of the host's CPU, which is always there.
+    /// Returns the provider's options; `None` for the host's CPU, which is always present.
     pub(super) fn dispatch(&self, threads: NonZeroUsize) -> Option<ExecutionProviderDispatch> {
         Some(match self.name.as_str() {
             OpenVINO::NAME => OpenVINO::default()
@@ -236,7 +237,8 @@ impl Provider {
     }
 }
 
-/// Qualcomm's on its tensor unit: without a library named there it takes none, or the CPU's.
+/// Returns Qualcomm's provider on its tensor unit. Without a library's name, the provider would use
+/// no backend, or its CPU backend.
 fn hexagon() -> QNN {
     let library = match OS {
         "windows" => "QnnHtp.dll",

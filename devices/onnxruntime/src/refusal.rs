@@ -1,5 +1,6 @@
-//! Why the library made no session of a model: what a provider leaves to the host's CPU is refused
-//! there, since a device that says it is an NPU computes on it or not at all.
+//! Reasons why the library opened no session for a model. Sessions refuse nodes that a provider
+//! leaves to the host's CPU, because a device that is sold as an NPU must compute on it or not at
+//! all.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,23 +11,23 @@ use souk_onnx::subgraph::{CompileError, Unsupported, UnsupportedReason, node_nam
 
 use super::ENGINE;
 
-/// What ONNX Runtime says if nodes would be left to its CPU provider and may not; and what
-/// OpenVINO's provider says in that place of a whole model.
+/// ONNX Runtime's error when a provider would leave nodes to the CPU although that is disabled, and
+/// OpenVINO's error for a whole model.
 const LEFT: [&str; 2] = [
     "fallback to CPU EP has been explicitly disabled",
     "Enable CPU fallback or try another device",
 ];
 
-/// How its log begins to tell the nodes of a provider, and the CPU's name there.
+/// Beginning of the log lines that list a provider's nodes, and its form for the CPU.
 const PLACED: &str = "placed on [";
 const ON_CPU: &str = "placed on [CPUExecutionProvider]";
 
-/// Why there is no session.
+/// Reasons why there is no session.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// The provider leaves nodes to the host's CPU: those the log names, if it names any.
+    /// The provider leaves nodes to the host's CPU: those in the log, if there are any.
     Left(Vec<LeftNode>),
-    /// Anything else, as the library says it.
+    /// Any other reason, in the library's words.
     Said(String),
 }
 
@@ -34,17 +35,17 @@ pub(super) enum Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LeftNode {
     operator: String,
-    /// The node's name in the model; empty if it has none.
+    /// Name of the node in the model; empty if it has none.
     name: String,
 }
 
-/// Whether a session was refused because of nodes that the provider leaves to the host's CPU.
+/// Returns whether the error says that the provider leaves nodes to the host's CPU.
 pub(super) fn is_left(said: &str) -> bool {
     LEFT.iter().any(|words| said.contains(words))
 }
 
 impl Refusal {
-    /// The refusal of a graph by a provider.
+    /// Converts the refusal of a graph by a provider into an error.
     pub fn of(self, graph: &Graph, provider: &str) -> CompileError {
         let left = match self {
             Self::Left(left) => left,
@@ -68,7 +69,7 @@ impl Refusal {
         };
         match (node, first) {
             (Some(node), _) => Unsupported::new(node, reason).into(),
-            // One that the library made of others.
+            // A node that the library made from others.
             (None, Some(left)) => Unsupported {
                 operator: left.operator.clone(),
                 node: left.name.clone(),
@@ -84,7 +85,7 @@ impl Refusal {
 }
 
 impl LeftNode {
-    /// A line of the log: operator, and the node's name in brackets.
+    /// Parses a line of the log: operator, and the node's name in brackets.
     fn read(line: &str) -> Option<Self> {
         let (operator, rest) = line.trim().split_once(" (")?;
         let (name, _) = rest.rsplit_once(')')?;
@@ -101,7 +102,7 @@ impl LeftNode {
     }
 }
 
-/// Reads off a session's log which nodes go to the host's CPU.
+/// Finds the nodes that go to the host's CPU in a session's log.
 #[derive(Clone, Default)]
 pub(super) struct Placements {
     read: Arc<Mutex<PlacementLog>>,
@@ -114,7 +115,7 @@ struct PlacementLog {
 }
 
 impl Placements {
-    /// What a session is to log with.
+    /// Returns the logger for a session.
     pub fn logger(&self) -> LoggerFunction {
         let read = self.read.clone();
         Arc::new(move |_, _, _, _, line| {
@@ -123,7 +124,7 @@ impl Placements {
         })
     }
 
-    /// The nodes found.
+    /// Returns the nodes found.
     pub fn left(&self) -> Vec<LeftNode> {
         let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
         read.left.clone()

@@ -1,5 +1,5 @@
-//! What ONNX Runtime is not trusted with: where it gives another result than ONNX defines, or fails
-//! only when it runs. Found with the operator tests of the ONNX project; stated by operator.
+//! The operators that souk refuses to run in ONNX Runtime because their results differ from ONNX's
+//! definition, or they fail only during a run. The ONNX project's operator tests revealed them.
 
 mod openvino;
 
@@ -11,7 +11,7 @@ use souk_onnx::subgraph::{CompileError, Unsupported, UnsupportedReason};
 
 use super::Provider;
 
-/// Whether an operator is one of ONNX's own, so that what it means is known.
+/// Checks that an operator is one of ONNX's own, whose meaning is known.
 pub(super) fn known(node: &NodeProto) -> Result<(), Unsupported> {
     if node.operator_domain().is_empty() {
         return Ok(());
@@ -19,7 +19,7 @@ pub(super) fn known(node: &NodeProto) -> Result<(), Unsupported> {
     Err(Unsupported::new(node, UnsupportedReason::Operator))
 }
 
-/// Refuses a graph with a node that would go wrong with a provider.
+/// Refuses a graph with a node that would go wrong on a provider.
 pub(super) fn check(graph: &Graph, provider: &Provider) -> Result<(), CompileError> {
     for node in graph.nodes() {
         known(node)?;
@@ -46,7 +46,7 @@ fn judge(node: &NodeProto, graph: &Graph) -> Result<(), UnsupportedReason> {
     let has_output = |index: usize| node.output.get(index).is_some_and(|name| !name.is_empty());
     let dtype = |index| graph.dtypes.get(node.input_name(index)?).copied();
     match node.op_type() {
-        // Its scores leave the mask out, and it rejects lengths of padded keys in the run.
+        // Its scores do not include the mask, and it rejects lengths of padded keys during the run.
         "Attention" if has_output(3) || has_input(6) => {
             refused("ONNX Runtime gets the scores and the padding of attention wrong")
         }
@@ -71,8 +71,8 @@ fn judge(node: &NodeProto, graph: &Graph) -> Result<(), UnsupportedReason> {
     }
 }
 
-/// Whether the library's own kernels multiply u8 by i8 exactly on this CPU. Where there is no
-/// instruction for it they add two products in 16 bits, which is not enough for large ones.
+/// Returns whether the library's own kernels multiply u8 by i8 exactly on this CPU. Without an
+/// instruction for it they add two products in 16 bits, which cannot hold large ones.
 pub(super) fn bytes_are_exact() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512vnni") || is_x86_feature_detected!("avxvnni");
@@ -80,7 +80,7 @@ pub(super) fn bytes_are_exact() -> bool {
     true
 }
 
-/// Whether a node multiplies u8 by i8.
+/// Returns whether a node multiplies u8 by i8.
 fn mixes_bytes(node: &NodeProto, graph: &Graph) -> bool {
     let second = match node.op_type() {
         "MatMulInteger" | "ConvInteger" => 1,
@@ -91,7 +91,7 @@ fn mixes_bytes(node: &NodeProto, graph: &Graph) -> bool {
     dtype(0) == Some(DType::U8) && dtype(second) == Some(DType::I8)
 }
 
-/// Whether a dropout is told to drop, or might be in a run.
+/// Returns whether a dropout drops elements, or might do so in a run.
 fn trains(node: &NodeProto, graph: &Graph) -> bool {
     node.input_name(2).is_some_and(|name| {
         let flag = graph.weights.get(name);

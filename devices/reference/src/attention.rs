@@ -1,4 +1,4 @@
-//! Attention, rotary positions, and attention with a running state.
+//! Attention, rotary embeddings, and linear attention with a running state.
 
 use souk_memory::{DType, Tensor};
 
@@ -7,7 +7,8 @@ use super::layout::{joined, transposed};
 use super::shape::{broadcast, broadcast_places};
 use super::value::{floats, from_floats, truths};
 
-/// `[batch, length, heads * width]` as `[batch, heads, length, width]`; four dimensions stay.
+/// Converts `[batch, length, heads * width]` to `[batch, heads, length, width]`; a tensor of any
+/// other rank stays as it is.
 fn by_head(tensor: &Tensor, heads: i64) -> Result<Tensor, KernelError> {
     let &[batch, length, width] = tensor.dims() else {
         return Ok(tensor.clone());
@@ -22,7 +23,7 @@ fn by_head(tensor: &Tensor, heads: i64) -> Result<Tensor, KernelError> {
     )
 }
 
-/// The reverse of [`by_head`], for inputs that had three dimensions.
+/// Reverses [`by_head`], for inputs of three dimensions.
 fn merged(tensor: &Tensor) -> Result<Tensor, KernelError> {
     let &[batch, heads, length, width] = tensor.dims() else {
         return Err(KernelError::Range(0));
@@ -30,7 +31,7 @@ fn merged(tensor: &Tensor) -> Result<Tensor, KernelError> {
     Ok(transposed(tensor, &[0, 2, 1, 3])?.reshaped([batch, length, heads * width])?)
 }
 
-/// The sizes of one attention.
+/// The sizes of one attention operator.
 struct Sizes {
     batch: usize,
     heads: usize,
@@ -65,23 +66,24 @@ impl Sizes {
         })
     }
 
-    /// The head of keys and values that a head of queries looks at.
+    /// Returns the head of keys and values for a head of queries.
     fn key_lane(&self, lane: usize) -> usize {
         let (sample, head) = (lane / self.heads, lane % self.heads);
         sample * self.key_heads + head / (self.heads / self.key_heads)
     }
 }
 
-/// What is added to the scores: 0 where a query may look, minus infinity where not, or a bias.
+/// The addends of the scores: 0 where a query may attend, minus infinity where it may not, or a
+/// bias.
 struct Mask {
-    /// Rows of keys for each query of each head, as the mask input gives them.
+    /// Rows of keys for each query of each head, from the mask input.
     bias: Option<Vec<f64>>,
     causal: bool,
     left: i64,
     right: i64,
-    /// For each sample, how far the queries lie after the keys' beginning.
+    /// For each sample, the position of the first query relative to the first key.
     offsets: Vec<i64>,
-    /// For each sample, how many keys are no padding.
+    /// For each sample, the number of keys without the padding.
     valid: Option<Vec<i64>>,
 }
 
@@ -131,7 +133,7 @@ impl Mask {
     }
 }
 
-/// A mask input repeated to every head and query; keys beyond it are hidden.
+/// Broadcasts a mask input to every head and query; hides keys beyond it.
 fn mask_bias(mask: &Tensor, sizes: &Sizes) -> Result<Vec<f64>, KernelError> {
     let given = if mask.dtype() == DType::Bool {
         let open = |open: bool| if open { 0.0 } else { f64::NEG_INFINITY };
@@ -158,7 +160,7 @@ fn mask_bias(mask: &Tensor, sizes: &Sizes) -> Result<Vec<f64>, KernelError> {
     Ok(places.chunks_exact(shown.max(1)).flat_map(row).collect())
 }
 
-/// Scores of one head at the four stages a caller may ask for, and its result.
+/// The scores of one head at the four stages that a node can output, and its result.
 struct Head {
     stages: [Vec<f64>; 4],
     result: Vec<f64>,
@@ -248,7 +250,8 @@ fn head(
                 result[place] += weight * value[key * sizes.value_width + column];
             }
         }
-        // Stage 0 is before masking: a softcap is part of it only where it is asked for by name.
+        // Stage 0 is before the mask; it includes a softcap only if the node requests that stage by
+        // name.
         for (stage, row) in stages.iter_mut().zip([raw, capped, biased, weights]) {
             stage.extend(row);
         }
@@ -256,7 +259,7 @@ fn head(
     Head { stages, result }
 }
 
-/// Softmax of one row; a row that may look nowhere gets zeros.
+/// Returns the softmax of one row, or zeros if it may attend to no key.
 fn weights(scores: &[f64], bias: &[f64]) -> Vec<f64> {
     if bias.iter().all(|bias| *bias == f64::NEG_INFINITY) {
         return vec![0.0; scores.len()];
@@ -267,7 +270,7 @@ fn weights(scores: &[f64], bias: &[f64]) -> Vec<f64> {
     powers.into_iter().map(|power| power / sum).collect()
 }
 
-/// Pairs of numbers turned by an angle that grows with the position.
+/// Rotates pairs of numbers by an angle that grows with the position.
 pub(super) fn rotary(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let flat = input.dims().len() == 3;
@@ -316,7 +319,7 @@ pub(super) fn rotary(call: &Call<'_>) -> Results {
     Ok(vec![if flat { merged(&result)? } else { result }])
 }
 
-/// Attention whose keys and values are summed up in a state that decays and is corrected.
+/// Computes attention whose keys and values accumulate in a state that decays and is corrected.
 pub(super) fn linear(call: &Call<'_>) -> Results {
     let (heads, key_heads) = (call.int("q_num_heads", 0), call.int("kv_num_heads", 0));
     let query = by_head(call.input(0)?, heads)?;
@@ -387,7 +390,7 @@ fn last(tensor: &Tensor) -> usize {
     tensor.dims().last().copied().unwrap_or(1).max(1)
 }
 
-/// Each row of the state shrunk by the exponential of its decay.
+/// Multiplies each row of the state by the exponential of its decay.
 fn fade(state: &mut [f64], sizes: &Sizes, decay: impl Fn(usize) -> f64) {
     for (at, row) in state.chunks_exact_mut(sizes.value_width.max(1)).enumerate() {
         let factor = decay(at).exp();
@@ -395,7 +398,8 @@ fn fade(state: &mut [f64], sizes: &Sizes, decay: impl Fn(usize) -> f64) {
     }
 }
 
-/// A key and its value added to the state; corrected, only what the state does not say yet.
+/// Adds a key and its value to the state. With a strength, adds only the part that the state does
+/// not yet predict.
 fn write(state: &mut [f64], sizes: &Sizes, key: &[f64], value: &[f64], strength: Option<f64>) {
     let mut added = value.to_vec();
     if let Some(strength) = strength {

@@ -1,4 +1,4 @@
-//! What a kernel is called with, and what it gives.
+//! The arguments of a kernel, and its results.
 
 use souk_memory::Tensor;
 use souk_onnx::NodeProto;
@@ -6,48 +6,48 @@ use souk_onnx::NodeProto;
 pub use super::error::KernelError;
 use super::{Scope, value};
 
-/// What a kernel gives: its outputs in order.
+/// The outputs of a kernel in order.
 pub type Results = Result<Vec<Tensor>, KernelError>;
 
-/// One node about to run.
+/// A node with its inputs, ready to run.
 pub struct Call<'a> {
-    /// The node.
+    /// The node to run.
     pub node: &'a NodeProto,
     /// Inputs in order; absent ones are `None`.
     pub inputs: Vec<Option<Tensor>>,
-    /// All values in scope, for the graphs within a node.
+    /// All values in scope, for nested graphs.
     pub scope: &'a Scope,
     /// Version of the standard operator set.
     pub opset: i64,
 }
 
 impl Call<'_> {
-    /// An input that must be there.
+    /// Returns an input, or an error if it is absent.
     pub fn input(&self, index: usize) -> Result<&Tensor, KernelError> {
         self.optional(index).ok_or(KernelError::Missing(index))
     }
 
-    /// An input that may be absent.
+    /// Returns an input that may be absent.
     pub fn optional(&self, index: usize) -> Option<&Tensor> {
         self.inputs.get(index)?.as_ref()
     }
 
-    /// An input as 64-bit floats.
+    /// Returns an input as 64-bit floats.
     pub fn floats(&self, index: usize) -> Result<Vec<f64>, KernelError> {
         value::floats(self.input(index)?)
     }
 
-    /// An input as integers.
+    /// Returns an input as integers.
     pub fn ints(&self, index: usize) -> Result<Vec<i64>, KernelError> {
         value::indices(self.input(index)?)
     }
 
-    /// An input as integers, if it is there.
+    /// Returns an input as integers, if present.
     pub fn optional_ints(&self, index: usize) -> Result<Option<Vec<i64>>, KernelError> {
         self.optional(index).map(value::indices).transpose()
     }
 
-    /// An input's only element as a float, if it is there.
+    /// Returns an input's first element as a float, if present.
     pub fn scalar(&self, index: usize) -> Result<Option<f64>, KernelError> {
         let Some(tensor) = self.optional(index) else {
             return Ok(None);
@@ -59,7 +59,7 @@ impl Call<'_> {
             .ok_or(KernelError::Range(index))
     }
 
-    /// An input's only element as an integer, if it is there.
+    /// Returns an input's first element as an integer, if present.
     pub fn scalar_int(&self, index: usize) -> Result<Option<i64>, KernelError> {
         let Some(values) = self.optional_ints(index)? else {
             return Ok(None);
@@ -71,27 +71,27 @@ impl Call<'_> {
             .ok_or(KernelError::Range(index))
     }
 
-    /// An integer attribute, or its default.
+    /// Returns an integer attribute, or its default.
     pub fn int(&self, name: &str, default: i64) -> i64 {
         self.node.int(name).unwrap_or(default)
     }
 
-    /// Whether an integer attribute is not zero; absent it is.
+    /// Returns whether an integer attribute is present and not zero.
     pub fn flag(&self, name: &str) -> bool {
         self.int(name, 0) != 0
     }
 
-    /// A float attribute, or its default.
+    /// Returns a float attribute, or its default.
     pub fn float(&self, name: &str, default: f64) -> f64 {
         self.node.float(name).map_or(default, f64::from)
     }
 
-    /// A text attribute, or its default.
+    /// Returns a string attribute, or its default.
     pub fn text<'a>(&'a self, name: &str, default: &'a str) -> &'a str {
         self.node.string(name).unwrap_or(default)
     }
 
-    /// A list of integers: an attribute in old versions, an input in new ones.
+    /// Returns a list of integers: an attribute in old versions, an input in new ones.
     pub fn list(&self, name: &str, input: usize) -> Result<Option<Vec<i64>>, KernelError> {
         match self.optional_ints(input)? {
             Some(list) => Ok(Some(list)),
@@ -103,13 +103,13 @@ impl Call<'_> {
         }
     }
 
-    /// How many outputs are wanted.
+    /// Returns the number of outputs.
     pub fn output_count(&self) -> usize {
         self.node.output.len()
     }
 }
 
-/// An axis counted from the front, given one counted from either end.
+/// Converts an axis counted from either end to one counted from the front.
 pub fn axis(axis: i64, rank: usize) -> Result<usize, KernelError> {
     let refused = KernelError::Axis { axis, rank };
     let rank = i64::try_from(rank).map_err(|_| refused.clone())?;
@@ -119,7 +119,7 @@ pub fn axis(axis: i64, rank: usize) -> Result<usize, KernelError> {
     Ok((if axis < 0 { axis + rank } else { axis }) as usize)
 }
 
-/// Axes counted from the front.
+/// Converts axes to ones counted from the front.
 pub fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, KernelError> {
     list.iter().map(|&it| axis(it, rank)).collect()
 }

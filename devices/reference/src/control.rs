@@ -11,21 +11,21 @@ use super::layout::{joined, section};
 use super::value::{from_bytes, from_truths, truths};
 use super::{Scope, run_freeing};
 
-/// Runs of a loop at most: one that does not end by then never will, as far as a buyer cares.
+/// A loop can have at most this many rounds; a longer one counts as infinite.
 const ITERATIONS_MAX: i64 = 1 << 24;
 
-/// A graph within a node, ready for any number of runs.
+/// A nested graph, ready for any number of runs.
 pub(super) struct Body<'a> {
     pub graph: &'a GraphProto,
     initializers: Vec<(&'a str, Tensor)>,
-    /// For each of its nodes the values of a run that nothing needs any more.
+    /// For each of its nodes, the values that no later node needs.
     freed: Vec<Vec<String>>,
-    /// Its outputs that a run makes, or is given.
+    /// Its outputs that its nodes or inputs supply.
     made: Vec<&'a str>,
 }
 
 impl<'a> Body<'a> {
-    /// The graph that an attribute of a node has.
+    /// Returns the graph in an attribute of the node.
     pub fn of(call: &Call<'a>, attribute: &'static str) -> Result<Self, KernelError> {
         let found = call.node.attribute(attribute);
         let graph = found.and_then(|it| it.g.as_ref());
@@ -59,8 +59,8 @@ impl<'a> Body<'a> {
         })
     }
 
-    /// Runs once over the values in scope and `inputs`, giving its outputs; what a run makes is
-    /// gone from the scope when it ends.
+    /// Runs once on the values in scope and `inputs`, and returns the outputs. Removes the values
+    /// that the run made from the scope at the end.
     pub fn run(
         &self,
         call: &Call<'_>,
@@ -81,7 +81,7 @@ impl<'a> Body<'a> {
         outputs
     }
 
-    /// Runs once, leaving its values in scope but for those `freed`.
+    /// Runs once, and leaves its values in scope except those in `freed`.
     fn fill(
         &self,
         call: &Call<'_>,
@@ -100,8 +100,8 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Each body of a node with all values its first round sees and makes; a branch that is not taken
-/// runs too. A body that does not run alone is left out.
+/// Returns each body of a node with all values that its first round reads and makes; runs branches
+/// that are not taken too. Leaves out a body that cannot run alone.
 pub fn first_rounds<'a>(call: &Call<'a>) -> Vec<(&'a GraphProto, Scope)> {
     let given = || match call.node.op_type() {
         "If" => Ok(Vec::new()),
@@ -122,7 +122,8 @@ pub fn first_rounds<'a>(call: &Call<'a>) -> Vec<(&'a GraphProto, Scope)> {
     call.node.subgraphs().filter_map(round).collect()
 }
 
-/// What the first round of a scan is given: the states, and the first element of each sequence.
+/// Returns the inputs of the first round of a scan: the states, and the first element of each
+/// sequence.
 fn first_elements(call: &Call<'_>) -> Results {
     let sequences = call.int("num_scan_inputs", 0).max(0) as usize;
     let states = call.inputs.len().saturating_sub(sequences);
@@ -137,13 +138,13 @@ fn first_elements(call: &Call<'_>) -> Results {
     given.collect()
 }
 
-/// The axis along which a scan goes through a sequence.
+/// Returns the axis along which a scan iterates over a sequence.
 fn scanned_axis(call: &Call<'_>, index: usize, source: &Tensor) -> Result<usize, KernelError> {
     let axes = call.node.ints("scan_input_axes").unwrap_or(&[]);
     axis(axes.get(index).copied().unwrap_or(0), source.dims().len())
 }
 
-/// One element of a sequence along an axis.
+/// Returns one element of a sequence along an axis.
 fn element(source: &Tensor, along: usize, at: usize) -> Result<Tensor, KernelError> {
     let mut dims = source.dims().to_vec();
     dims.remove(along);
@@ -195,7 +196,7 @@ pub(super) fn repeat(call: &Call<'_>) -> Results {
     carried.into_iter().map(Ok).chain(stacks).collect()
 }
 
-/// Tensors of one shape, stacked along a new axis.
+/// Stacks tensors of one shape along a new axis.
 pub(super) fn stacked(list: &[Tensor], along: usize) -> Result<Tensor, KernelError> {
     let Some(first) = list.first() else {
         return from_bytes(souk_memory::DType::F32, &[0], Vec::new());
@@ -216,7 +217,8 @@ pub(super) fn scan(call: &Call<'_>) -> Results {
     scan_once(call, inputs?)
 }
 
-/// Version 8: the first input gives lengths, and every other begins with a batch.
+/// Runs a scan of version 8, whose first input gives lengths, and whose other inputs begin with a
+/// batch axis.
 fn scan_batched(call: &Call<'_>) -> Results {
     let first = call.input(1)?;
     let batch = *first.dims().first().ok_or(KernelError::Range(1))?;

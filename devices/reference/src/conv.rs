@@ -9,15 +9,15 @@ use super::linear::Number;
 use super::shape::{count, index_of, strides};
 use super::value::{floats, from_floats, from_ints, ints};
 
-/// How a window moves over the spatial dimensions.
+/// The movement of a window over the spatial dimensions.
 pub struct Window {
     /// Sizes of the window.
     pub kernel: Vec<usize>,
-    /// Steps from one place of it to the next.
+    /// Steps between neighbouring positions of the window.
     pub strides: Vec<usize>,
-    /// Steps from one element within it to the next.
+    /// Steps between neighbouring elements within the window.
     pub dilations: Vec<usize>,
-    /// Padding before each dimension; may exceed it only by what the output needs.
+    /// Padding before each dimension; may exceed it only as far as the output requires.
     pub before: Vec<usize>,
     /// Sizes of the result.
     pub output: Vec<usize>,
@@ -26,7 +26,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// The window that a node's attributes describe, over spatial sizes `input`.
+    /// Reads the window from a node's attributes, for spatial sizes `input`.
     pub fn read(call: &Call<'_>, kernel: Vec<usize>, input: &[usize]) -> Result<Self, KernelError> {
         let rank = input.len();
         if kernel.len() != rank {
@@ -99,20 +99,22 @@ impl Window {
             room / stride
         };
         self.output[axis] = steps + 1;
-        // The last window must begin on the input or on the padding before it.
+        // The last window must begin in the input or in the padding before it.
         if ceil && steps * stride >= size + self.before[axis] {
             self.output[axis] -= 1;
         }
         Ok(())
     }
 
-    /// For each result place, the input place (if not padding) at each kernel place, by dimension.
+    /// Returns the input index of one axis for an output index and a kernel index, unless it is
+    /// padding.
     pub fn source(&self, axis: usize, output: usize, tap: usize, size: usize) -> Option<usize> {
         let at = output * self.strides[axis] + tap * self.dilations[axis];
         at.checked_sub(self.before[axis]).filter(|&at| at < size)
     }
 
-    /// Input places and kernel places of every tap inside the input, for each result place.
+    /// Returns for each result position the input and kernel positions of every tap inside the
+    /// input.
     pub fn taps(&self, input: &[usize]) -> Result<Vec<Vec<(usize, usize)>>, KernelError> {
         let steps = strides(input);
         let kernel_places = count(&self.kernel)?;
@@ -164,7 +166,7 @@ impl Extents {
     }
 }
 
-/// Sums of products at every place of the result; the result's shape with them.
+/// Returns the result's shape, and the sums of products at each position.
 fn convolve<T: Number>(
     call: &Call<'_>,
     (input, input_dims): (&[T], &[usize]),
@@ -219,7 +221,8 @@ pub(super) fn conv(call: &Call<'_>) -> Results {
     Ok(vec![from_floats(input.dtype(), &dims, results)?])
 }
 
-/// A depthwise convolution that looks only back, its last inputs kept for the next call.
+/// Computes a depthwise convolution that looks only back, and returns its last inputs for the next
+/// call.
 pub(super) fn causal_conv(call: &Call<'_>) -> Results {
     let (input, weights) = (call.input(0)?, call.input(1)?);
     let (&[samples, channels, _], &[_, _, kernel]) = (input.dims(), weights.dims()) else {
@@ -262,7 +265,7 @@ pub(super) fn causal_conv(call: &Call<'_>) -> Results {
     ])
 }
 
-/// Integers less a zero point; one for all, or one for each slice of the first dimension.
+/// Subtracts a zero point from integers: one for all, or one for each slice of the first dimension.
 fn less_zero(tensor: &Tensor, zero: Option<&Tensor>) -> Result<Vec<i128>, KernelError> {
     let values = ints(tensor)?;
     let Some(zero) = zero else { return Ok(values) };
@@ -287,7 +290,8 @@ pub(super) fn conv_integer(call: &Call<'_>) -> Results {
     Ok(vec![from_ints(DType::I32, &dims, results)?])
 }
 
-/// A convolution of quantised values, quantised again; scales of weights may go by filter.
+/// Computes a convolution of quantised values and quantises the result; weights may have one scale
+/// per filter.
 pub(super) fn qlinear_conv(call: &Call<'_>) -> Results {
     let (input, weights, zero) = (call.input(0)?, call.input(3)?, call.input(7)?);
     let values = less_zero(input, call.optional(2))?;
@@ -315,7 +319,8 @@ pub(super) fn qlinear_conv(call: &Call<'_>) -> Results {
     Ok(vec![from_ints(zero.dtype(), &dims, quantised.collect())?])
 }
 
-/// A convolution the other way: each input element spreads its product with the kernel.
+/// Computes a transposed convolution: each input element adds its product with the kernel to the
+/// result.
 pub(super) fn conv_transpose(call: &Call<'_>) -> Results {
     let (input, weights) = (call.input(0)?, call.input(1)?);
     let mismatch = || KernelError::Shapes(input.dims().to_vec(), weights.dims().to_vec());
@@ -355,23 +360,23 @@ pub(super) fn conv_transpose(call: &Call<'_>) -> Results {
     Ok(vec![from_floats(input.dtype(), &dims, results)?])
 }
 
-/// How a transposed convolution spreads its input.
+/// The way that a transposed convolution spreads its input.
 pub struct Spread {
-    /// Steps from where one element goes to where the next goes.
+    /// Steps in the result between neighbouring elements of the input.
     pub strides: Vec<usize>,
-    /// Steps from one element of the kernel to the next.
+    /// Steps between neighbouring elements of the kernel.
     pub dilations: Vec<usize>,
-    /// Cut from the start of each dimension; may be negative where the result is wider.
+    /// Elements to cut from the start of each dimension; negative if the result is wider.
     pub before: Vec<i64>,
     /// Sizes of the result.
     pub output: Vec<usize>,
 }
 
 impl Spread {
-    /// What a node states, for a kernel and an input of these sizes.
+    /// Reads it from a node's attributes, for a kernel and an input of these sizes.
     ///
     /// # Errors
-    /// [`KernelError`]: the attribute that is malformed.
+    /// [`KernelError`], with the malformed attribute.
     pub fn read(call: &Call<'_>, kernel: &[usize], spatial: &[usize]) -> Result<Self, KernelError> {
         let rank = spatial.len();
         let list = |name: &str, default: i64| match call.node.ints(name) {
@@ -423,7 +428,7 @@ impl Spread {
         })
     }
 
-    /// Input place, kernel place and result place of every product that lands in the result.
+    /// Returns the input, kernel and result positions of every product that falls into the result.
     fn moves(
         &self,
         kernel: &[usize],
@@ -447,7 +452,7 @@ impl Spread {
     }
 }
 
-/// Columns of a convolution added back into the image they were taken from.
+/// Adds the columns of a convolution back into their image.
 pub(super) fn col2im(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let image = sizes(&call.ints(1)?, 1)?;

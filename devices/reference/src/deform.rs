@@ -1,4 +1,4 @@
-//! Convolutions whose samples lie where offsets say.
+//! Convolutions that sample at offset positions.
 
 use souk_memory::Tensor;
 
@@ -6,21 +6,21 @@ use super::call::{Call, KernelError, Results};
 use super::conv::Window;
 use super::value::{floats, from_floats};
 
-/// What a convolution samples, and how it is cut into groups.
+/// The samples of a convolution, and its division into groups.
 struct Samples<'a> {
     values: &'a [f64],
     /// Height and width.
     size: [usize; 2],
     window: Window,
-    /// Two for each tap and place, by offset group.
+    /// Two offsets per tap and position, by offset group.
     offsets: &'a [f64],
-    /// One for each tap and place, by offset group.
+    /// One factor per tap and position, by offset group.
     mask: Option<Vec<f64>>,
     offset_groups: usize,
 }
 
 impl Samples<'_> {
-    /// The value of one plane where a tap's offset moves it to, at a place of the result.
+    /// Returns the value of one plane at a position of the result, moved by a tap's offset.
     fn at(&self, plane: usize, group: usize, tap: usize, [row, column]: [usize; 2]) -> f64 {
         let [height, width] = [self.window.output[0], self.window.output[1]];
         let taps = self.window.kernel[0] * self.window.kernel[1];
@@ -39,7 +39,7 @@ impl Samples<'_> {
         }
     }
 
-    /// Of the four elements around a position, by how near they are; outside is zero.
+    /// Interpolates the four elements around a position; those outside are zero.
     fn blended(&self, plane: usize, [y, x]: [f64; 2]) -> f64 {
         let (top, left) = (y.floor(), x.floor());
         let [height, width] = self.size;
@@ -59,7 +59,7 @@ impl Samples<'_> {
     }
 }
 
-/// `DeformConv`, over two spatial dimensions.
+/// Runs `DeformConv` over two spatial dimensions.
 pub(super) fn deform_conv(call: &Call<'_>) -> Results {
     let (input, weights, offsets) = (call.input(0)?, call.input(1)?, call.input(2)?);
     let misfit = || KernelError::Shapes(input.dims().to_vec(), weights.dims().to_vec());

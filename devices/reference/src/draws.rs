@@ -1,10 +1,10 @@
 //! Operators that draw at random.
 //!
-//! ONNX leaves the generator open. Here an element is drawn from its place and the node's key, by a
-//! counter that is mixed, so it is the same on every machine, whatever is drawn beside it: what two
-//! providers computed can be compared, and what one lost is made again by another. The key is the
-//! node's `seed`, or where it has none its name: two nodes draw apart, and a run draws as the one
-//! before.
+//! ONNX does not define the generator. Here a mixed counter draws each element from its index and
+//! the node's key, so the result is the same on every machine, regardless of other draws. You can
+//! therefore compare the results of two providers, and another provider can recompute a lost
+//! result. The key is the node's `seed`, or its name if it has none, so two nodes draw differently,
+//! and each run repeats the draws of the last.
 
 use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;
@@ -16,7 +16,7 @@ use super::generate::stated_type;
 use super::shape::count;
 use super::value::{floats, from_floats, from_ints};
 
-/// What the places of two elements are apart: the golden ratio's 64 bits.
+/// Counter increment from one element to the next: the golden ratio in 64 bits.
 const APART: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The draws of a node.
@@ -35,13 +35,14 @@ impl Draws {
         Self { key: mixed(key) }
     }
 
-    /// The number at a place, from 0 to below 1, of 53 bits.
+    /// Returns the number at an index, from 0 to below 1, with 53 bits.
     fn fraction(&self, place: usize) -> f64 {
         let counter = (place as u64).wrapping_add(1).wrapping_mul(APART);
         (mixed(self.key.wrapping_add(counter)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// The number at a place, of mean 0 and deviation 1: two fractions by Box and Muller.
+    /// Returns the number at an index, with mean 0 and deviation 1, from two fractions by Box and
+    /// Muller.
     fn normal(&self, place: usize) -> f64 {
         let (near, turn) = (self.fraction(2 * place), self.fraction(2 * place + 1));
         let radius = (-2.0 * (1.0 - near).ln()).sqrt();
@@ -49,7 +50,7 @@ impl Draws {
     }
 }
 
-/// The token of each row of logits, each row a position further.
+/// Draws the token of each row of logits, where each row is one position further.
 pub(super) fn sample(call: &Call<'_>) -> Results {
     let refused = |error: SampleError| KernelError::Sample(error.to_string());
     let (sampling, position) = Sampling::of_numbers(&call.floats(1)?).map_err(refused)?;
@@ -63,14 +64,14 @@ pub(super) fn sample(call: &Call<'_>) -> Results {
     Ok(vec![Tensor::from_vec(rows, tokens)?])
 }
 
-/// Stafford's thirteenth mix of 64 bits, which SplitMix64 ends with.
+/// Mixes 64 bits by Stafford's variant 13, the last step of SplitMix64.
 fn mixed(mut bits: u64) -> u64 {
     bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ bits >> 31
 }
 
-/// The type and sizes of what a node makes: stated, or those of its input.
+/// Returns the type and shape of a node's output: those stated, or those of its input.
 fn made(call: &Call<'_>) -> Result<(DType, Vec<usize>), KernelError> {
     let stated = stated_type(call, "dtype")?;
     if let Some(input) = call.optional(0) {
@@ -90,7 +91,7 @@ fn drawn(call: &Call<'_>, draw: impl Fn(&Draws, usize) -> f64) -> Results {
     Ok(vec![from_floats(dtype, &dims, values.collect())?])
 }
 
-/// `RandomUniform`, `RandomUniformLike`.
+/// Runs `RandomUniform` and `RandomUniformLike`.
 pub(super) fn uniform(call: &Call<'_>) -> Results {
     let (low, high) = (call.float("low", 0.0), call.float("high", 1.0));
     drawn(call, |draws, place| {
@@ -98,13 +99,13 @@ pub(super) fn uniform(call: &Call<'_>) -> Results {
     })
 }
 
-/// `RandomNormal`, `RandomNormalLike`.
+/// Runs `RandomNormal` and `RandomNormalLike`.
 pub(super) fn normal(call: &Call<'_>) -> Results {
     let (mean, scale) = (call.float("mean", 0.0), call.float("scale", 1.0));
     drawn(call, |draws, place| mean + scale * draws.normal(place))
 }
 
-/// `Bernoulli`: one as often as its input says, else zero.
+/// Runs `Bernoulli`: draws one with the probability in its input, otherwise zero.
 pub(super) fn bernoulli(call: &Call<'_>) -> Results {
     let chances = call.floats(0)?;
     drawn(call, |draws, place| {
@@ -112,7 +113,7 @@ pub(super) fn bernoulli(call: &Call<'_>) -> Results {
     })
 }
 
-/// `Multinomial`: classes of each row, as often as the logarithms of their chances say.
+/// Runs `Multinomial`: draws classes of each row by the logarithms of their probabilities.
 pub(super) fn multinomial(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let &[rows, classes] = input.dims() else {
@@ -135,7 +136,7 @@ pub(super) fn multinomial(call: &Call<'_>) -> Results {
     Ok(vec![from_ints(dtype, &[rows, samples], picked)?])
 }
 
-/// Running sums of what logarithms stand for.
+/// Returns the running sums of the logarithms' exponentials, scaled by the largest.
 fn sums(logarithms: &[f64]) -> Vec<f64> {
     let largest = logarithms.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut sum = 0.0;

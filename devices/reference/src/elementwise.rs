@@ -7,14 +7,14 @@ use super::functions::PowerRounding;
 use super::shape::{broadcast, broadcast_places};
 use super::value::{floats, from_bytes, from_floats, from_ints, from_truths, ints, item, truths};
 
-/// A float function on each element.
+/// Applies a float function to each element.
 pub(super) fn unary(call: &Call<'_>, function: impl Fn(f64) -> f64) -> Results {
     let input = call.input(0)?;
     let values = floats(input)?.into_iter().map(function).collect();
     Ok(vec![from_floats(input.dtype(), input.dims(), values)?])
 }
 
-/// A function on each element, of floats or of integers by the input's type.
+/// Applies a function to each element, of floats or of integers by the input's type.
 pub(super) fn unary_either(
     call: &Call<'_>,
     float: impl Fn(f64) -> f64,
@@ -28,7 +28,7 @@ pub(super) fn unary_either(
     Ok(vec![from_ints(input.dtype(), input.dims(), values)?])
 }
 
-/// A question about each float.
+/// Applies a predicate to each float.
 pub(super) fn test(call: &Call<'_>, question: impl Fn(f64) -> bool) -> Results {
     let input = call.input(0)?;
     let values = floats(input)?.into_iter().map(question).collect();
@@ -49,7 +49,7 @@ pub(super) fn is_inf(call: &Call<'_>) -> Results {
     })
 }
 
-/// Two inputs of one type, the smaller repeated, paired element by element.
+/// Pairs two inputs of one type element by element, with the smaller one broadcast.
 fn paired<S: Copy, T>(
     (left, left_dims): (&[S], &[usize]),
     (right, right_dims): (&[S], &[usize]),
@@ -70,8 +70,8 @@ fn paired<S: Copy, T>(
     Ok((dims, values.collect::<Result<_, _>>()?))
 }
 
-/// The second input as it stands beside the first: operators before version 7 name the axis at
-/// which its dimensions begin.
+/// Aligns the second input with the first: operators before version 7 state the axis at which its
+/// dimensions begin.
 fn beside(call: &Call<'_>, left: &Tensor, right: &Tensor) -> Result<Tensor, KernelError> {
     let axis = call
         .node
@@ -86,7 +86,7 @@ fn beside(call: &Call<'_>, left: &Tensor, right: &Tensor) -> Result<Tensor, Kern
     Ok(right.reshaped(dims)?)
 }
 
-/// Arithmetic on two tensors, in floats or in integers by the first one's type.
+/// Computes arithmetic on two tensors, in floats or in integers by the first one's type.
 pub(super) fn binary(
     call: &Call<'_>,
     float: impl Fn(f64, f64) -> f64,
@@ -115,7 +115,7 @@ fn combine(
     from_ints(left.dtype(), &dims, values)
 }
 
-/// Any number of tensors combined one after another.
+/// Combines any number of tensors one after another.
 pub(super) fn variadic(
     call: &Call<'_>,
     float: impl Fn(f64, f64) -> f64,
@@ -128,7 +128,7 @@ pub(super) fn variadic(
     Ok(vec![result])
 }
 
-/// The sum of all inputs, its shape with it.
+/// Returns the sum of all inputs, with its shape.
 fn total<T: Copy + std::ops::Add<Output = T>>(
     call: &Call<'_>,
     read: impl Fn(&Tensor) -> Result<Vec<T>, KernelError>,
@@ -147,12 +147,12 @@ pub(super) fn sum(call: &Call<'_>) -> Results {
     quotient(call, 1)
 }
 
-/// The mean of all inputs; of integers it is cut towards zero.
+/// Computes the mean of all inputs; truncates integers towards zero.
 pub(super) fn mean(call: &Call<'_>) -> Results {
     quotient(call, call.inputs.len())
 }
 
-/// The sum of all inputs divided by a count.
+/// Divides the sum of all inputs by a count.
 fn quotient(call: &Call<'_>, count: usize) -> Results {
     let dtype = call.input(0)?.dtype();
     if dtype.is_float() {
@@ -165,7 +165,7 @@ fn quotient(call: &Call<'_>, count: usize) -> Results {
     Ok(vec![from_ints(dtype, &dims, values)?])
 }
 
-/// A comparison of two tensors.
+/// Compares two tensors.
 pub(super) fn compare(
     call: &Call<'_>,
     float: impl Fn(f64, f64) -> bool,
@@ -188,7 +188,7 @@ pub(super) fn compare(
     Ok(vec![from_truths(&dims, values)?])
 }
 
-/// Division of integers cuts towards zero.
+/// Divides; truncates integers towards zero.
 pub(super) fn divide(call: &Call<'_>) -> Results {
     binary(
         call,
@@ -197,7 +197,7 @@ pub(super) fn divide(call: &Call<'_>) -> Results {
     )
 }
 
-/// The rest has the divisor's sign, or with `fmod` the dividend's.
+/// Computes the remainder with the divisor's sign, or with `fmod` the dividend's.
 pub(super) fn modulo(call: &Call<'_>) -> Results {
     let fmod = call.flag("fmod");
     let float = |left: f64, right: f64| {
@@ -212,14 +212,14 @@ pub(super) fn modulo(call: &Call<'_>) -> Results {
     })
 }
 
-/// A power has the type of its base; of integers it wraps.
+/// Computes a power of the base's type; integers wrap.
 pub(super) fn power(call: &Call<'_>) -> Results {
     let (base, exponent) = (call.input(0)?, call.input(1)?);
     let whole = |base, exponent| Ok(whole_power(base, exponent));
     if base.dtype().is_float() || !exponent.dtype().is_float() {
         return binary(call, f64::powf, whole);
     }
-    // Whole exponents in floats are no reason to take the base for one.
+    // If all float exponents are integers, an integer base stays one.
     let values = floats(exponent)?;
     if values
         .iter()
@@ -231,7 +231,8 @@ pub(super) fn power(call: &Call<'_>) -> Results {
     binary(call, f64::powf, whole)
 }
 
-/// A power of integers, which wraps. Of one by less than nothing only what is whole is left.
+/// Computes a power of integers, which wraps. With a negative exponent, truncates the result to an
+/// integer.
 fn whole_power(mut base: i128, mut exponent: i128) -> i128 {
     if exponent < 0 {
         return match (base, exponent % 2 == 0) {
@@ -252,8 +253,8 @@ fn whole_power(mut base: i128, mut exponent: i128) -> i128 {
     power
 }
 
-/// A shift to the right keeps the sign; one by as many bits as there are, or by fewer than none,
-/// leaves only it.
+/// Shifts bits. A shift to the right keeps the sign; if it is negative or exceeds the bits, only
+/// the sign remains.
 pub(super) fn bit_shift(call: &Call<'_>) -> Results {
     let left = call.text("direction", "") == "LEFT";
     let bits = call.input(0)?.dtype().bits() as i128;
@@ -265,7 +266,7 @@ pub(super) fn bit_shift(call: &Call<'_>) -> Results {
             match (left, inside) {
                 (true, true) => Ok(value << by),
                 (true, false) => Ok(0),
-                // Every bit is shifted out: what is left is the sign.
+                // The shift moves out every bit, and only the sign remains.
                 (false, false) => Ok(value >> 127),
                 (false, true) => Ok(value >> by),
             }
@@ -324,7 +325,7 @@ pub(super) fn select(call: &Call<'_>) -> Results {
     Ok(vec![from_bytes(first.dtype(), &dims, bytes)?])
 }
 
-/// A cast to the type of the attribute `to`.
+/// Casts to the type of the attribute `to`.
 pub(super) fn cast(call: &Call<'_>) -> Results {
     let code = i32::try_from(call.int("to", 0)).map_err(|_| KernelError::Attribute("to"))?;
     let to = DType::from_onnx_code(code).map_err(|_| KernelError::Attribute("to"))?;
@@ -366,7 +367,7 @@ fn cast_to(call: &Call<'_>, to: DType) -> Results {
     Ok(vec![from_ints(to, input.dims(), ints(input)?)?])
 }
 
-/// The same bytes under a type of the same size.
+/// Reinterprets the bytes as a type of the same size.
 pub(super) fn bit_cast(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let code = i32::try_from(call.int("to", 0)).map_err(|_| KernelError::Attribute("to"))?;
@@ -393,7 +394,7 @@ pub(super) fn gelu(call: &Call<'_>) -> Results {
     })
 }
 
-/// One at the first largest element along an axis, zero elsewhere.
+/// Returns one at the first largest element along an axis, zero elsewhere.
 pub(super) fn hardmax(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let rank = input.dims().len();

@@ -1,4 +1,4 @@
-//! Values looked up in a table: labels for numbers, numbers for labels.
+//! Encoders that look up values in a table: labels for numbers, or numbers for labels.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,8 @@ use souk_onnx::{NodeProto, tensor_from_proto};
 use super::call::{Call, KernelError, Results};
 use super::value::{from_bytes, item};
 
-/// Whether the table is of tensors, as every table is written out as it comes in.
+/// Checks that the table consists of tensors; souk converts every table to tensors when it loads a
+/// model.
 pub(super) fn check(node: &NodeProto) -> Result<(), UnsupportedReason> {
     let missing = |name: &&str| node.tensor(name).is_none();
     let attributes = ["keys_tensor", "values_tensor", "default_tensor"];
@@ -49,8 +50,8 @@ pub(super) fn run(call: &Call<'_>) -> Results {
     Ok(vec![from_bytes(values.dtype(), input.dims(), bytes)?])
 }
 
-/// Bytes of each element, which are alike where the elements are: zero has one sign, and whatever
-/// is no number is one.
+/// Returns the bytes of each element, equal for equal elements: zero has one sign, and all NaN are
+/// the same.
 fn elements(tensor: &Tensor) -> Result<Vec<Vec<u8>>, KernelError> {
     if !tensor.dtype().is_float() {
         let elements = tensor.bytes().chunks_exact(item(tensor)?);

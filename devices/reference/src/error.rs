@@ -1,62 +1,62 @@
-//! Why a kernel failed.
+//! Errors of kernels.
 
 use souk_memory::{DType, ShapeError, TensorError};
 use souk_vocabulary::processor::RunError;
 use thiserror::Error;
 
-/// Why a kernel failed on its inputs.
+/// Reasons why a kernel failed on its inputs.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum KernelError {
-    /// An input is not there.
+    /// The node lacks an input.
     #[error("its input {0} is missing")]
     Missing(usize),
-    /// An attribute is not there or not as it must be.
+    /// The node lacks an attribute, or the attribute is malformed.
     #[error("its attribute {0} is missing or malformed")]
     Attribute(&'static str),
-    /// An input has values that cannot be.
+    /// An input has invalid values.
     #[error("its input {0} is out of range")]
     Range(usize),
-    /// An input is no list of tensors.
+    /// An input is not a list of tensors.
     #[error("its input {0} is no list of tensors")]
     NoList(usize),
-    /// Shapes that do not go together.
+    /// Two shapes are incompatible.
     #[error("its shapes do not fit: {0:?} and {1:?}")]
     Shapes(Vec<usize>, Vec<usize>),
-    /// An axis that is not there.
+    /// The axis does not exist.
     #[error("axis {axis} of {rank} dimensions")]
     Axis {
-        /// The axis that is named.
+        /// Axis of the node.
         axis: i64,
-        /// Dimensions there are.
+        /// Number of dimensions.
         rank: usize,
     },
-    /// An element type it has no values for.
+    /// The kernel does not support an element type.
     #[error("it cannot compute with {0}")]
     DType(DType),
-    /// A result whose shape is refused.
+    /// The result's shape is invalid.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// A result that is no tensor.
+    /// The result is not a valid tensor.
     #[error(transparent)]
     Tensor(#[from] TensorError),
     /// A division of integers by zero.
     #[error("an integer is divided by zero")]
     DivisionByZero,
-    /// Tokens that are not drawn.
+    /// No token could be drawn.
     #[error("{0}")]
     Sample(String),
-    /// An expert that is not there.
+    /// The expert does not exist.
     #[error("its input 2 names expert {index}, and there are {experts}")]
     Expert {
-        /// The expert that is named.
+        /// Index of the expert.
         index: i64,
-        /// Experts there are.
+        /// Number of experts.
         experts: usize,
     },
-    /// A result larger than any device would hold.
+    /// The result is larger than any device's memory.
     #[error("its result would have {0} elements")]
     TooLarge(u128),
-    /// A node within it failed.
+    /// A node of a nested graph failed.
     #[error("{0}")]
     Inner(Box<RunError>),
 }

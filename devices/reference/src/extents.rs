@@ -1,8 +1,8 @@
-//! How large everything is that a run would make, counted before any of it is made.
+//! Computes the sizes of all values of a run before the run makes any of them.
 //!
-//! An engine that allocates without asking ends the process where a size that comes in the run is
-//! beyond memory, and one that has integers in 32 bits wraps what leaves them. Sizes are integers
-//! that the reference kernels compute exactly, and everything else only has a shape.
+//! An engine that allocates without a check ends the process if a size that the run determines
+//! exceeds memory, and an engine with 32-bit integers wraps larger ones. Sizes are integers, which
+//! the reference kernels compute exactly; of all other values only the shapes matter.
 
 use std::collections::BTreeMap;
 
@@ -19,37 +19,39 @@ use crate::conv::{Spread, Window};
 use crate::shape::{broadcast, count};
 use crate::{Scope, run_nodes};
 
-/// Elements up to which integers are followed: lists of sizes, places of a batch of sequences.
+/// A value can have at most this many integers to follow: lists of sizes, or indices of a batch of
+/// sequences.
 const WHOLE_MAX: usize = 1 << 16;
 
-/// The same for those that are given in a run, which with each other one is followed anew: lists of
-/// sizes, not the words of a text.
+/// An input can have at most this many integers to follow. Each different input needs a new
+/// analysis, so this covers lists of sizes, but not the words of a text.
 const GIVEN_MAX: usize = 1 << 8;
 
-/// What is known of a value before it is made.
+/// The known properties of a value before a run makes it.
 #[derive(Clone)]
 struct KnownValue {
     dims: Vec<usize>,
-    /// Its integers or truths, if they are few.
+    /// Its integers or booleans, if they are few.
     whole: Option<Tensor>,
 }
 
-/// What of a value that is given decides how large everything is that is made of it.
+/// The properties of an input that determine the sizes of values computed from it: its type, shape
+/// and integers, if few.
 pub type ValueSummary = (DType, Vec<usize>, Option<Bytes>);
 
-/// That of a tensor.
+/// Returns the summary of a tensor.
 pub fn told(tensor: &Tensor) -> ValueSummary {
     let whole = KnownValue::of(tensor, GIVEN_MAX).whole;
     let bytes = whole.map(|whole| whole.bytes().clone());
     (tensor.dtype(), tensor.dims().to_vec(), bytes)
 }
 
-/// Why nodes are not to be run as they are.
+/// Reasons not to run nodes as they are.
 #[derive(Debug)]
 pub enum Doubt {
-    /// Something is too large for any device.
+    /// A value is too large for any device.
     TooLarge(RunError),
-    /// Something is only known once it is made, or does not fit 32 bits.
+    /// A size is unknown before the run, or an integer does not fit 32 bits.
     Unknown,
 }
 
@@ -59,7 +61,7 @@ impl From<KernelError> for Doubt {
     }
 }
 
-/// Follows nodes in order and gives the sizes of each value they make, if none is in doubt.
+/// Follows nodes in order, and returns the shape of each value that they read or make.
 pub fn follow(
     nodes: &[NodeProto],
     types: &Types,
@@ -95,7 +97,7 @@ impl KnownValue {
     }
 }
 
-/// A node and what is known of its inputs.
+/// A node with the known properties of its inputs.
 struct Node<'a> {
     node: &'a NodeProto,
     inputs: Vec<Option<&'a KnownValue>>,
@@ -145,7 +147,7 @@ impl<'a> Node<'a> {
                 .iter()
                 .map(|it| KnownValue::of(it, WHOLE_MAX))
                 .collect()),
-            // What is only moved was looked at before.
+            // Such operators only move integers, which were checked before.
             None if !computes => {
                 let bare = |dims| KnownValue { dims, whole: None };
                 Ok(all.into_iter().map(bare).collect())
@@ -154,7 +156,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The integers the node makes, if it makes them of integers that are known.
+    /// Returns the integers that the node makes, if all its inputs' integers are known.
     fn whole(&self) -> Result<Option<Vec<Tensor>>, Doubt> {
         if matches!(self.node.op_type(), "Shape" | "Size") {
             return Ok(Some(vec![self.counted()?]));
@@ -173,7 +175,7 @@ impl<'a> Node<'a> {
         Ok(made.collect())
     }
 
-    /// What `Shape` and `Size` give.
+    /// Returns the output of `Shape` or `Size`.
     fn counted(&self) -> Result<Tensor, KernelError> {
         let dims = self.input(0)?;
         if self.node.op_type() == "Size" {
@@ -186,7 +188,7 @@ impl<'a> Node<'a> {
         Ok(Tensor::from_vec([sizes.len()], sizes)?)
     }
 
-    /// The axes whose sizes `Shape` gives.
+    /// Returns the axes whose sizes `Shape` returns.
     fn told(&self, rank: usize) -> std::ops::Range<usize> {
         let end = rank as i64;
         let bound = |name, default| {
@@ -209,7 +211,7 @@ impl<'a> Node<'a> {
         Ok(self.input(0)?.len())
     }
 
-    /// The attributes of the node, without inputs.
+    /// Returns a call of the node without inputs, to read its attributes.
     fn call<'s>(&'s self, scope: &'s Scope) -> Call<'s> {
         Call {
             node: self.node,
@@ -219,7 +221,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A list of integers: an input, or an attribute.
+    /// Returns a list of integers from an input or an attribute.
     fn list(&self, name: &str, index: usize) -> Result<Option<Vec<i64>>, KernelError> {
         if self.node.input_name(index).is_none() {
             let stated = self.node.ints(name).filter(|list| !list.is_empty());
@@ -244,7 +246,7 @@ impl<'a> Node<'a> {
         self.node.int(name).unwrap_or(default)
     }
 
-    /// The sizes of each output.
+    /// Returns the shape of each output.
     fn dims(&self) -> Result<Vec<Vec<usize>>, KernelError> {
         let operator = self.node.op_type();
         let extents = OperatorSchema::of(operator).extents;
@@ -415,7 +417,7 @@ impl<'a> Node<'a> {
         Ok(lengths.into_iter().map(part).collect())
     }
 
-    /// Operators that give elements another shape, or more of them.
+    /// Returns the shape for operators that reshape or repeat elements.
     fn moved(&self, operator: &str) -> Result<Vec<usize>, KernelError> {
         if operator == "ConstantOfShape" {
             return sizes(&self.needed("", 0)?);
@@ -489,7 +491,7 @@ fn sizes(list: &[i64]) -> Result<Vec<usize>, KernelError> {
     list.iter().map(size).collect()
 }
 
-/// How many of `size` elements a slice keeps.
+/// Returns how many of `size` elements a slice keeps.
 fn cut(size: usize, start: i64, end: i64, step: i64) -> usize {
     let size = size as i64;
     let placed = |bound: i64, low: i64, high: i64| {
@@ -513,7 +515,7 @@ fn cut(size: usize, start: i64, end: i64, step: i64) -> usize {
         .div_ceil(step.unsigned_abs()) as usize
 }
 
-/// Whether 32 bits hold every element.
+/// Returns whether every element fits 32 bits.
 fn fits_32(tensor: &Tensor) -> bool {
     let fits = |values: Vec<i64>| values.iter().all(|&value| i32::try_from(value).is_ok());
     tensor.to_vec::<i64>().map_or(true, fits)

@@ -2,7 +2,7 @@
 
 use souk_memory::DType;
 
-/// The error function, to 64-bit precision.
+/// Computes the error function, to 64-bit precision.
 pub(super) fn erf(x: f64) -> f64 {
     const TWO_OVER_SQRT_PI: f64 = std::f64::consts::FRAC_2_SQRT_PI;
     let size = x.abs();
@@ -37,22 +37,22 @@ pub(super) fn softplus(x: f64) -> f64 {
     x.max(0.0) + (-x.abs()).exp().ln_1p()
 }
 
-/// The larger of two; what is no number stays.
+/// Returns the larger of two numbers; NaN if either is NaN.
 pub(super) fn larger(a: f64, b: f64) -> f64 {
     if a.is_nan() || a > b { a } else { b }
 }
 
-/// The smaller of two; what is no number stays.
+/// Returns the smaller of two numbers; NaN if either is NaN.
 pub(super) fn smaller(a: f64, b: f64) -> f64 {
     if a.is_nan() || a < b { a } else { b }
 }
 
-/// Rounding to the nearest integer, halves to the even one.
+/// Rounds to the nearest integer, ties to even.
 pub(super) fn round(x: f64) -> f64 {
     x.round_ties_even()
 }
 
-/// The sign, 0 for 0; NaN stays.
+/// Returns the sign, 0 for 0 and NaN for NaN.
 pub(super) fn sign(x: f64) -> f64 {
     if x == 0.0 || x.is_nan() {
         x
@@ -61,16 +61,16 @@ pub(super) fn sign(x: f64) -> f64 {
     }
 }
 
-/// How a number between two powers of two becomes one of them.
+/// The rounding of a number between two powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PowerRounding {
     Up,
     Down,
-    /// To the nearer one, halfway up.
+    /// To the nearer power, halfway up.
     Nearest,
 }
 
-/// The value of a float that is a power of two in 8 bits, as scales of blocks are.
+/// Decodes an 8-bit power of two, the type of block scales.
 pub(super) fn decode_power(byte: u8) -> f64 {
     match byte {
         u8::MAX => f64::NAN,
@@ -78,8 +78,8 @@ pub(super) fn decode_power(byte: u8) -> f64 {
     }
 }
 
-/// A number as a power of two in 8 bits: its sign is lost, and what is no finite number is NaN. One
-/// that rounds beyond the largest is that one if `saturate`, else NaN.
+/// Encodes a number as an 8-bit power of two: drops its sign, and encodes infinity and NaN as NaN.
+/// A number that rounds beyond the largest becomes the largest if `saturate`, otherwise NaN.
 pub(super) fn encode_power(value: f64, rounding: PowerRounding, saturate: bool) -> u8 {
     let bits = (value as f32).to_bits();
     let (exponent, fraction) = (bits >> 23 & 0xff, bits & 0x7f_ffff);
@@ -96,19 +96,19 @@ pub(super) fn encode_power(value: f64, rounding: PowerRounding, saturate: bool) 
     (exponent + u32::from(rounds_up)).min(largest) as u8
 }
 
-/// How an 8-bit float is laid out.
+/// The layout of an 8-bit float.
 struct Layout {
     fraction_bits: u32,
     bias: i32,
     /// The largest finite value.
     max: f64,
-    /// Whether there is an infinity.
+    /// Whether the type has infinities.
     infinite: bool,
-    /// Whether the only NaN is negative zero.
+    /// Whether its only NaN has the bits of negative zero.
     unsigned_zero: bool,
 }
 
-/// Whether `dtype` is a signed float of 8 bits.
+/// Returns whether `dtype` is a signed float of 8 bits.
 pub(super) fn is_small_float(dtype: DType) -> bool {
     layout(dtype).is_some()
 }
@@ -130,7 +130,7 @@ fn layout(dtype: DType) -> Option<Layout> {
     })
 }
 
-/// The value of an 8-bit float.
+/// Decodes an 8-bit float.
 pub(super) fn decode_small(dtype: DType, byte: u8) -> f64 {
     let layout = layout(dtype).expect("asked only of 8-bit floats");
     let sign = if byte & 0x80 != 0 { -1.0 } else { 1.0 };
@@ -159,8 +159,8 @@ pub(super) fn decode_small(dtype: DType, byte: u8) -> f64 {
     }
 }
 
-/// The nearest 8-bit float, ties to even; beyond the largest it is that one if `saturate`, else
-/// infinity or, where there is none, NaN.
+/// Encodes the nearest 8-bit float, ties to even. A number beyond the largest becomes the largest
+/// if `saturate`, otherwise infinity, or NaN if the type has no infinity.
 pub(super) fn encode_small(dtype: DType, value: f64, saturate: bool) -> u8 {
     let layout = layout(dtype).expect("asked only of 8-bit floats");
     let sign = if value.is_sign_negative() { 0x80 } else { 0 };
@@ -190,8 +190,8 @@ pub(super) fn encode_small(dtype: DType, value: f64, saturate: bool) -> u8 {
     }
 }
 
-/// Exponent and fraction bits of the nearest representable size; sizes beyond the largest give
-/// more than it.
+/// Returns exponent and fraction bits of the nearest representable magnitude; sizes beyond the
+/// largest return more than its bits.
 fn magnitude(layout: &Layout, size: f64) -> u8 {
     let exponent = if size == 0.0 {
         i32::MIN

@@ -1,4 +1,4 @@
-//! Operators that read or write elements at places other tensors name.
+//! Operators that read or write elements at indices from other tensors.
 
 use souk_memory::Tensor;
 
@@ -8,7 +8,7 @@ use super::shape::{around, count, index_of, strides};
 use super::sort::taken;
 use super::value::{floats, from_bytes, from_floats, from_ints, ints, item};
 
-/// An index counted from the front, given one counted from either end.
+/// Converts an index counted from either end to one counted from the front.
 fn wrapped(index: i64, size: usize, input: usize) -> Result<usize, KernelError> {
     let size = size as i64;
     if index < -size || index >= size {
@@ -42,7 +42,7 @@ pub(super) fn gather_elements(call: &Call<'_>) -> Results {
     Ok(vec![taken(data, &places, at.dims())?])
 }
 
-/// Places in `data` that an index tensor names along an axis.
+/// Returns the positions in `data` that an index tensor refers to along an axis.
 fn element_places(
     data: &Tensor,
     dims: &[usize],
@@ -148,7 +148,7 @@ pub(super) fn scatter_nd(call: &Call<'_>) -> Results {
     )?])
 }
 
-/// `data` with `updates` put at, or combined with what is at, `places`.
+/// Writes `updates` into `data` at `places`, or combines them with the elements there.
 fn scattered(
     data: &Tensor,
     updates: &Tensor,
@@ -197,7 +197,7 @@ fn scattered(
     from_ints(data.dtype(), data.dims(), values)
 }
 
-/// Writes new entries into a cache at each sample's own place.
+/// Writes new entries into a cache at each sample's own index.
 pub(super) fn tensor_scatter(call: &Call<'_>) -> Results {
     let (past, update) = (call.input(0)?, call.input(1)?);
     let axis = axis(call.int("axis", -2), past.dims().len())?;

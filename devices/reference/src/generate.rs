@@ -12,7 +12,7 @@ use super::random;
 use super::shape::count;
 use super::value::{floats, from_bytes, from_floats, from_ints, ints};
 
-/// The value that a node states.
+/// Returns the value that a node states.
 pub(super) fn constant(call: &Call<'_>) -> Results {
     let value = souk_onnx::constant(call.node);
     Ok(vec![value.ok_or(KernelError::Attribute("value"))?])
@@ -28,7 +28,7 @@ pub(super) fn constant_of_shape(call: &Call<'_>) -> Results {
     Ok(vec![from_bytes(value.dtype(), &dims, bytes)?])
 }
 
-/// `TfIdfVectorizer` of numbers; one of texts is computed where the texts are.
+/// Runs `TfIdfVectorizer` on numbers; the buyer's machine runs it on texts.
 pub(super) fn ngrams(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     count(&[input.dims().first().copied().unwrap_or(1), width(call.node)])?;
@@ -76,7 +76,7 @@ pub(super) fn range(call: &Call<'_>) -> Results {
     Ok(vec![from_ints(start.dtype(), &[steps], values)?])
 }
 
-/// The type an attribute states by ONNX's number.
+/// Returns the type that an attribute states by ONNX's number.
 pub(super) fn stated_type(
     call: &Call<'_>,
     name: &'static str,
@@ -108,7 +108,7 @@ pub(super) fn eye_like(call: &Call<'_>) -> Results {
     )?])
 }
 
-/// Inference leaves what it is given: nothing is dropped. Training drops what the seed says.
+/// Runs `Dropout`: inference returns the input, training drops elements by the seed.
 pub(super) fn dropout(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let count = input.shape().count();
@@ -124,8 +124,8 @@ pub(super) fn dropout(call: &Call<'_>) -> Results {
     ])
 }
 
-/// The gated linear unit of language models: the first half, weighted by its sigmoid, times the
-/// second.
+/// Computes the gated linear unit of language models: the first input, weighted by its sigmoid,
+/// times the second.
 pub(super) fn swiglu(call: &Call<'_>) -> Results {
     let (gate, value) = (call.input(0)?, call.input(1)?);
     let alpha = call.float("alpha", 1.0);
@@ -136,7 +136,7 @@ pub(super) fn swiglu(call: &Call<'_>) -> Results {
     Ok(vec![from_floats(gate.dtype(), gate.dims(), values)?])
 }
 
-/// A window of the family `a - b cos(x) + c cos(2x)`.
+/// Computes a window of the family `a - b cos(x) + c cos(2x)`.
 pub(super) fn window(call: &Call<'_>, [a, b, c]: [f64; 3]) -> Results {
     let size = call.scalar_int(0)?.ok_or(KernelError::Missing(0))?;
     let size = count(&[usize::try_from(size).map_err(|_| KernelError::Range(0))?])?;

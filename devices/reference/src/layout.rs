@@ -90,7 +90,7 @@ pub(super) fn transpose(call: &Call<'_>) -> Results {
     Ok(vec![transposed(input, &order)?])
 }
 
-/// A tensor with its axes in another order.
+/// Reorders the axes of a tensor.
 pub(super) fn transposed(input: &Tensor, order: &[usize]) -> Result<Tensor, KernelError> {
     let steps = strides(input.dims());
     let dims: Vec<usize> = order.iter().map(|&axis| input.dims()[axis]).collect();
@@ -106,7 +106,7 @@ pub(super) fn concat(call: &Call<'_>) -> Results {
     Ok(vec![joined(&tensors, along)?])
 }
 
-/// Tensors one after another along an axis.
+/// Joins tensors along an axis.
 pub(super) fn joined(tensors: &[&Tensor], along: usize) -> Result<Tensor, KernelError> {
     let first = *tensors.first().ok_or(KernelError::Missing(0))?;
     let size = item(first)?;
@@ -164,7 +164,7 @@ pub(super) fn split(call: &Call<'_>) -> Results {
     Ok(parts)
 }
 
-/// `length` slices of a tensor from `start` on.
+/// Returns `length` slices of a tensor from `start` on.
 pub(super) fn section(
     input: &Tensor,
     along: usize,
@@ -206,7 +206,7 @@ pub(super) fn slice(call: &Call<'_>) -> Results {
     picked(input, &chosen).map(|tensor| vec![tensor])
 }
 
-/// The indices of a slice; bounds may count from the end and lie outside.
+/// Returns the indices of a slice, whose bounds may count from the end and lie outside.
 fn range(start: i64, end: i64, step: i64, size: i64) -> Result<Vec<usize>, KernelError> {
     if step == 0 {
         return Err(KernelError::Range(4));
@@ -230,7 +230,7 @@ fn range(start: i64, end: i64, step: i64, size: i64) -> Result<Vec<usize>, Kerne
     Ok(indices)
 }
 
-/// The elements at chosen indices of every axis.
+/// Returns the elements at chosen indices of every axis.
 fn picked(input: &Tensor, chosen: &[Vec<usize>]) -> Result<Tensor, KernelError> {
     let dims: Vec<usize> = chosen.iter().map(Vec::len).collect();
     count(&dims)?;
@@ -281,7 +281,7 @@ pub(super) fn pad(call: &Call<'_>) -> Results {
     filled(input, &sources, &fill).map(|tensor| vec![tensor])
 }
 
-/// Where each element of a padded axis comes from; `None` is the fill.
+/// Returns the source of each element of a padded axis; `None` is the fill.
 fn padded(
     size: i64,
     before: i64,
@@ -314,7 +314,7 @@ fn padded(
         .collect())
 }
 
-/// Elements from chosen places of every axis, `fill` where there is none.
+/// Returns the elements at chosen indices of every axis, and `fill` where there is none.
 fn filled(
     input: &Tensor,
     sources: &[Vec<Option<usize>>],
@@ -490,13 +490,13 @@ pub(super) fn trilu(call: &Call<'_>) -> Results {
     Ok(vec![from_bytes(input.dtype(), input.dims(), bytes)?])
 }
 
-/// Non-negative integers as sizes.
+/// Converts non-negative integers to sizes.
 pub(super) fn sizes(list: &[i64], input: usize) -> Result<Vec<usize>, KernelError> {
     let size = |&value: &i64| usize::try_from(value).map_err(|_| KernelError::Range(input));
     list.iter().map(size).collect()
 }
 
-/// An input of sizes.
+/// Reads an input as sizes.
 pub(super) fn sizes_of(tensor: &Tensor, input: usize) -> Result<Vec<usize>, KernelError> {
     sizes(&indices(tensor)?, input)
 }

@@ -1,8 +1,9 @@
 //! Reference kernels: every operator in its own types, exactly, in plain Rust.
 //!
-//! They run what rten lacks or would change. Floats are computed in 64 bits and rounded once, to
-//! the type of the result; integers in 128 bits and wrapped to theirs; what is only moved is moved
-//! as bytes. Speed comes second here, and rten takes whatever it can.
+//! They run the operators that rten lacks or whose results it would change. They compute floats in
+//! 64 bits and round once, to the type of the result; they compute integers in 128 bits and wrap
+//! them to their type; and they move other elements as bytes. Speed is secondary here, because rten
+//! runs every operator that it can.
 //!
 //! ```
 //! use souk_memory::Tensor;
@@ -68,10 +69,10 @@ use souk_vocabulary::processor::RunError;
 use call::{Call, Results};
 use table::entry;
 
-/// Elements of a tensor as 64-bit floats.
+/// Returns the elements of a tensor as 64-bit floats.
 ///
 /// # Errors
-/// [`call::KernelError`]: elements that are no numbers.
+/// [`call::KernelError`] if the elements are not numbers.
 pub fn floats(tensor: &Tensor) -> Result<Vec<f64>, call::KernelError> {
     value::floats(tensor)
 }
@@ -79,12 +80,12 @@ pub fn floats(tensor: &Tensor) -> Result<Vec<f64>, call::KernelError> {
 /// Values in scope, by name.
 pub type Scope = BTreeMap<String, Tensor>;
 
-/// Whether there are kernels for an operator of this name.
+/// Returns whether an operator with this name has a kernel.
 pub fn is_known(node: &NodeProto) -> bool {
     entry(node).is_some()
 }
 
-/// Whether a node can be run, its inputs and outputs being of these types.
+/// Checks that a node can run with inputs and outputs of these types.
 fn check(node: &NodeProto, types: &BTreeMap<String, DType>) -> Result<(), UnsupportedReason> {
     let entry = entry(node).ok_or(UnsupportedReason::Operator)?;
     let names = node
@@ -100,7 +101,7 @@ fn check(node: &NodeProto, types: &BTreeMap<String, DType>) -> Result<(), Unsupp
     (entry.check)(node)
 }
 
-/// Whether a node, and every node of the graphs within it, can be run.
+/// Checks that a node, and every node of the graphs within it, can run.
 pub fn check_deep(node: &NodeProto, types: &BTreeMap<String, DType>) -> Result<(), Unsupported> {
     check(node, types).map_err(|reason| Unsupported::new(node, reason))?;
     for body in node.subgraphs() {
@@ -113,7 +114,7 @@ pub fn check_deep(node: &NodeProto, types: &BTreeMap<String, DType>) -> Result<(
     Ok(())
 }
 
-/// Runs nodes in order, adding what they give to the scope.
+/// Runs nodes in order, and adds their outputs to the scope.
 ///
 /// # Errors
 /// [`RunError`] of the first node that fails.
@@ -121,8 +122,8 @@ pub fn run_nodes(nodes: &[NodeProto], scope: &mut Scope, opset: i64) -> Result<(
     run_freeing(nodes, &[], scope, opset)
 }
 
-/// Runs nodes in order, adding what they give to the scope and taking out of it, after each node,
-/// the values that `freed` names for it.
+/// Runs nodes in order, adds their outputs to the scope, and removes after each node the values
+/// that `freed` lists for it.
 ///
 /// # Errors
 /// [`RunError`] of the first node that fails.

@@ -1,4 +1,4 @@
-//! Products of matrices, plain, scaled, quantised, and by index notation.
+//! Products of matrices: plain, scaled, quantised, and in index notation.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::call::{Call, KernelError, Results};
 use super::shape::{broadcast, broadcast_places, count, places, strides};
 use super::value::{floats, from_floats, from_ints, ints};
 
-/// A batch of matrices: `batch` shapes the batch, each matrix is `rows` by `columns`.
+/// A batch of matrices: `batch` is the shape of the batch, each matrix is `rows` by `columns`.
 pub(super) struct Matrices<T> {
     pub values: Vec<T>,
     pub batch: Vec<usize>,
@@ -17,7 +17,7 @@ pub(super) struct Matrices<T> {
     pub columns: usize,
 }
 
-/// Numbers that can be multiplied and added.
+/// Numbers with multiplication and addition.
 pub(super) trait Number:
     Copy + Default + std::ops::Mul<Output = Self> + std::ops::AddAssign
 {
@@ -25,7 +25,7 @@ pub(super) trait Number:
 
 impl<T: Copy + Default + std::ops::Mul<Output = T> + std::ops::AddAssign> Number for T {}
 
-/// The products of two batches of matrices, the smaller batch repeated.
+/// Returns the products of two batches of matrices, with the smaller batch broadcast.
 pub(super) fn product<T: Number>(
     left: &Matrices<T>,
     right: &Matrices<T>,
@@ -54,16 +54,16 @@ pub(super) fn product<T: Number>(
     })
 }
 
-/// Rows and columns of which the sums are held at once.
+/// Rows and columns of the sums that a block accumulates at once.
 const BLOCK_ROWS: usize = 4;
 const BLOCK_COLUMNS: usize = 16;
 
-/// On the widest vectors there are: each sum is added up in the same order with all of them.
+/// Multiplies with the widest vectors available; each width adds up a sum in the same order.
 fn multiply<T: Number>(target: &mut [T], left: &[T], right: &[T], sizes: (usize, usize, usize)) {
     match Isa::found() {
         #[cfg(target_arch = "x86_64")]
         #[expect(unsafe_code, reason = "built for wider vectors")]
-        // SAFETY: this variant is only found where the processor has the instructions.
+        // SAFETY: `Isa::found` returns this variant only if the processor has the instructions.
         Isa::Avx512 => unsafe { multiply_512(target, left, right, sizes) },
         #[cfg(target_arch = "x86_64")]
         #[expect(unsafe_code, reason = "built for wider vectors")]
@@ -115,7 +115,7 @@ fn multiply_blocks<T: Number>(
             }
         }
     }
-    // What is left: columns beside whole blocks, and rows below them.
+    // The remainder: columns after whole blocks, and rows below them.
     for row in 0..rows {
         let first = if row < whole_rows { whole_columns } else { 0 };
         let sums = &mut target[row * columns + first..(row + 1) * columns];
@@ -129,7 +129,7 @@ fn multiply_blocks<T: Number>(
     }
 }
 
-/// Two operands of a matrix product; vectors become a row or a column.
+/// Returns the two operands of a matrix product; a vector becomes a row or a column.
 fn operands<T>(
     (left, left_dims): (Vec<T>, &[usize]),
     (right, right_dims): (Vec<T>, &[usize]),
@@ -167,7 +167,7 @@ fn operands<T>(
     Ok((left, right))
 }
 
-/// The shape of a product: a vector's own dimension is left out again.
+/// Returns the shape of a product, without the dimension added to a vector.
 fn product_dims<T>(product: &Matrices<T>, left: &[usize], right: &[usize]) -> Vec<usize> {
     let mut dims = product.batch.clone();
     if left.len() > 1 {
@@ -193,7 +193,7 @@ pub(super) fn matmul(call: &Call<'_>) -> Results {
     Ok(vec![from_ints(left.dtype(), &dims, result.values)?])
 }
 
-/// Integers less their zero point; one for all, or one for each row (or column).
+/// Subtracts the zero point from integers: one for all, or one for each row (or column).
 fn shifted(tensor: &Tensor, zero: Option<&Tensor>, by_row: bool) -> Result<Vec<i128>, KernelError> {
     let values = ints(tensor)?;
     let Some(zero) = zero else { return Ok(values) };
@@ -229,7 +229,7 @@ pub(super) fn matmul_integer(call: &Call<'_>) -> Results {
     Ok(vec![from_ints(DType::I32, &dims, result.values)?])
 }
 
-/// A product of quantised matrices, quantised again.
+/// Multiplies quantised matrices, and quantises the product.
 pub(super) fn qlinear_matmul(call: &Call<'_>) -> Results {
     let (left, right, zero) = (call.input(0)?, call.input(3)?, call.input(7)?);
     let first = shifted(left, call.optional(2), true)?;
@@ -285,7 +285,7 @@ pub(super) fn gemm(call: &Call<'_>) -> Results {
     Ok(vec![from_floats(left.dtype(), &dims, values)?])
 }
 
-/// A matrix, turned if asked.
+/// Returns a matrix, transposed if `turn`.
 fn matrix(values: Vec<f64>, rows: usize, columns: usize, turn: bool) -> Matrices<f64> {
     if !turn {
         return Matrices {
@@ -305,7 +305,7 @@ fn matrix(values: Vec<f64>, rows: usize, columns: usize, turn: bool) -> Matrices
     }
 }
 
-/// The determinant of each matrix, by elimination with the largest pivot.
+/// Computes the determinant of each matrix, by elimination with the largest pivot.
 pub(super) fn det(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let &[ref batch @ .., rows, columns] = input.dims() else {
@@ -350,7 +350,7 @@ fn determinant(mut matrix: Vec<f64>, size: usize) -> f64 {
     result
 }
 
-/// Index notation: letters name axes, repeated ones are multiplied, missing ones summed.
+/// Evaluates index notation: letters name axes, repeated ones are multiplied, missing ones summed.
 pub(super) fn einsum(call: &Call<'_>) -> Results {
     let tensors: Vec<&Tensor> = call.inputs.iter().flatten().collect();
     let equation: String = call
@@ -402,8 +402,8 @@ pub(super) fn einsum(call: &Call<'_>) -> Results {
     Ok(vec![from_floats(dtype, &dims, results)?])
 }
 
-/// An equation read against the shapes of its operands. The axes of an ellipsis get letters of
-/// their own, digits, counted from the last.
+/// An equation with the shapes of its operands. Digits, counted from the last axis, serve as the
+/// letters of an ellipsis's axes.
 struct Notation {
     output: Vec<char>,
     summed: Vec<char>,
@@ -475,7 +475,7 @@ impl Notation {
     }
 }
 
-/// The letters of one operand of `rank` dimensions.
+/// Returns the letters of one operand of `rank` dimensions.
 fn spelled(term: &str, rank: usize) -> Option<Vec<char>> {
     let named = term.chars().filter(|letter| letter.is_alphabetic()).count();
     let dots = rank.checked_sub(named).filter(|&dots| dots < 10)?;
@@ -489,7 +489,7 @@ fn spelled(term: &str, rank: usize) -> Option<Vec<char>> {
     Some(before.chars().chain(digits).chain(after.chars()).collect())
 }
 
-/// Without a right side: the ellipsis, then letters that appear once, in the alphabet's order.
+/// Returns the implied output: the ellipsis, then letters that appear once, in alphabetical order.
 fn implied(letters_of: &[Vec<char>]) -> Vec<char> {
     let mut counts: BTreeMap<char, usize> = BTreeMap::new();
     for &letter in letters_of.iter().flatten() {

@@ -1,9 +1,9 @@
-//! Lists of tensors, for models that make them as they run.
+//! Lists of tensors, for models that create them during a run.
 //!
-//! A list is held as one tensor of its elements' type: how many tensors there are, their sizes, and
-//! then their elements. So a loop carries it, a condition gives it and every engine hands it on
-//! like any other value, and the type of what is taken out of it is known beforehand. Lists whose
-//! length a model tells are written out as it comes in, and never get here.
+//! A list is one tensor of its elements' type: the number of tensors, their shapes, and then their
+//! elements. So loops, conditions and engines handle it like any other value, and the type of its
+//! elements is known beforehand. If a list's length is known beforehand, souk expands the list when
+//! it loads the model, and it never gets here.
 
 use souk_memory::{DType, Shape, Tensor};
 use souk_onnx::DataType;
@@ -14,18 +14,18 @@ use super::layout::{joined, section, sizes};
 use super::shape::count;
 use super::value::{indices, item};
 
-/// What a list begins with.
+/// The first word of a list.
 const MARK: u64 = u64::from_le_bytes(*b"souklist");
-/// Bytes of one of the numbers that say how a list is laid out.
+/// Bytes of a number in the header of a list.
 const WORD: usize = 8;
 /// Elements begin at a multiple of this many bytes, which suits every type.
 const ALIGNED: usize = 16;
-/// Tensors that a list may hold.
+/// A list can hold at most this many tensors.
 const LENGTH_MAX: u64 = 1 << 20;
-/// Dimensions that one of them may have.
+/// Such a tensor can have at most this many dimensions.
 const RANK_MAX: u64 = 64;
 
-/// A list as one tensor.
+/// Packs a list into one tensor.
 fn packed(dtype: DType, list: &[Tensor]) -> Result<Tensor, KernelError> {
     let width = dtype.bytes().ok_or(KernelError::DType(dtype))?;
     let mut words = vec![MARK, list.len() as u64];
@@ -48,7 +48,8 @@ fn packed(dtype: DType, list: &[Tensor]) -> Result<Tensor, KernelError> {
     Ok(Tensor::new(dtype, Shape::new([length])?, bytes.into())?)
 }
 
-/// A boolean tensor holds no other bytes than 0 and 1.
+/// Adds a word to the header. A boolean tensor stores each bit as a byte, because its bytes must be
+/// 0 or 1.
 fn add_word(dtype: DType, word: u64, bytes: &mut Vec<u8>) {
     match dtype {
         DType::Bool => bytes.extend((0..u64::BITS).map(|bit| (word >> bit & 1) as u8)),
@@ -56,7 +57,7 @@ fn add_word(dtype: DType, word: u64, bytes: &mut Vec<u8>) {
     }
 }
 
-/// Reads the words that a list begins with.
+/// Reads the words of a list's header.
 struct Words<'a> {
     is_bits: bool,
     bytes: &'a [u8],
@@ -83,7 +84,7 @@ impl Words<'_> {
     }
 }
 
-/// The tensors of a list; `None` if it is none.
+/// Unpacks the tensors of a list; returns `None` if the tensor is not a list.
 fn unpacked(list: &Tensor) -> Option<Vec<Tensor>> {
     let width = list.dtype().bytes()?;
     let mut words = Words {
@@ -115,13 +116,13 @@ fn unpacked(list: &Tensor) -> Option<Vec<Tensor>> {
     Some(tensors)
 }
 
-/// The list that an input must be.
+/// Returns an input that must be a list.
 fn input(call: &Call<'_>, index: usize) -> Result<Vec<Tensor>, KernelError> {
     unpacked(call.input(index)?).ok_or(KernelError::NoList(index))
 }
 
-/// The place that an input states in a list of a length, counted from either end, below `end`;
-/// `default` where it states none.
+/// Returns the index that an input states in a list of `length`, counted from either end, if it is
+/// below `end`; `default` if the input is absent.
 fn place(
     call: &Call<'_>,
     index: usize,
@@ -159,7 +160,7 @@ pub(super) fn insert(call: &Call<'_>) -> Results {
     let new = call.input(1)?.clone();
     let ends = (list.len() + 1, list.len());
     let at = place(call, 2, list.len(), ends)?;
-    // An empty list may have been declared to be of another type.
+    // An empty list may have been declared with another type.
     let dtype = new.dtype();
     list.insert(at, new);
     Ok(vec![packed(dtype, &list)?])
@@ -234,7 +235,7 @@ pub(super) fn split(call: &Call<'_>) -> Results {
     Ok(vec![packed(source.dtype(), &list)?])
 }
 
-/// `SequenceMap`: the body once for each place of its lists.
+/// Runs `SequenceMap`: the body once for each index of its lists.
 pub(super) fn map(call: &Call<'_>) -> Results {
     let body = Body::of(call, "body")?;
     let first = input(call, 0)?;

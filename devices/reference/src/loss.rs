@@ -5,7 +5,7 @@ use souk_memory::Tensor;
 use super::call::{Call, KernelError, Results};
 use super::value::{floats, from_floats};
 
-/// Scores laid out as samples, classes, places; and the class wanted at each place.
+/// Scores with the axes samples, classes and positions, and the true class at each position.
 struct Scores {
     values: Vec<f64>,
     classes: usize,
@@ -39,7 +39,7 @@ impl Scores {
         })
     }
 
-    /// Weighted losses and their weights, one a place.
+    /// Returns the weighted loss of each position, and the sum of weights.
     fn losses(&self) -> (Vec<f64>, f64) {
         let mut weight_sum = 0.0;
         let mut losses = Vec::with_capacity(self.labels.len());

@@ -1,22 +1,22 @@
-//! Types of fewer than 8 bits: integers of 4 and 2, and the float of 4. Several lie in a byte, the
-//! first in its low bits.
+//! Types of fewer than 8 bits: integers of 4 and 2 bits, and the 4-bit float. A byte holds several
+//! elements, the first in its low bits.
 
 use souk_memory::{DType, Shape, Tensor};
 
 use super::error::KernelError;
 
-/// Sizes that a float of 4 bits can have, by its lower three bits.
+/// The magnitudes of a 4-bit float, by its lower three bits.
 const SIZES: [f64; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
-/// The sign of a float of 4 bits.
+/// The sign bit of a 4-bit float.
 const SIGN: u8 = 8;
 
-/// Whether several elements of a type lie in a byte.
+/// Returns whether a byte holds several elements of a type.
 pub(super) fn is_narrow(dtype: DType) -> bool {
     dtype.bits() < 8
 }
 
-/// Each element's bits.
+/// Returns the bits of each element.
 pub(super) fn unpacked(tensor: &Tensor) -> Vec<u8> {
     let bits = tensor.dtype().bits();
     let (lanes, mask) = (8 / bits, (1u8 << bits) - 1);
@@ -25,7 +25,7 @@ pub(super) fn unpacked(tensor: &Tensor) -> Vec<u8> {
     (0..tensor.shape().count()).map(element).collect()
 }
 
-/// A tensor of elements whose bits are given.
+/// Packs elements into a tensor.
 pub(super) fn packed(
     dtype: DType,
     dims: Vec<usize>,
@@ -43,7 +43,7 @@ pub(super) fn packed(
     Ok(Tensor::new(dtype, Shape::new(dims)?, bytes.into())?)
 }
 
-/// An integer's bits as the number they stand for.
+/// Decodes an integer.
 pub(super) fn decoded(dtype: DType, element: u8) -> i128 {
     let above = 8 - dtype.bits();
     match dtype {
@@ -52,14 +52,14 @@ pub(super) fn decoded(dtype: DType, element: u8) -> i128 {
     }
 }
 
-/// A float of 4 bits as a number.
+/// Decodes a 4-bit float.
 pub(super) fn decoded_float(element: u8) -> f64 {
     let size = SIZES[usize::from(element % SIGN)];
     if element < SIGN { size } else { -size }
 }
 
-/// The nearest float of 4 bits, of two as near the one whose last bit is 0; the largest for what
-/// is larger, and negative zero for no number, which it does not have.
+/// Encodes the nearest 4-bit float, ties to even. Larger values become the largest, and NaN, which
+/// the type lacks, becomes negative zero.
 pub(super) fn encoded_float(value: f64) -> u8 {
     if value.is_nan() {
         return SIGN;

@@ -6,7 +6,7 @@ use super::call::{Call, KernelError, Results, axes, axis};
 use super::shape::{around, broadcast_places, count};
 use super::value::{floats, from_floats};
 
-/// Mean and variance of a run.
+/// Returns mean and variance of some values.
 fn moments(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
@@ -78,7 +78,7 @@ pub(super) fn batch(call: &Call<'_>) -> Results {
     Ok(outputs)
 }
 
-/// Groups of channels of each sample brought to mean 0 and variance 1, then scaled.
+/// Normalises groups of channels of each sample to mean 0 and variance 1, then scales them.
 fn by_group(call: &Call<'_>, groups: usize, scaled_by_group: bool) -> Results {
     let input = call.input(0)?;
     let &[samples, channels, ref spatial @ ..] = input.dims() else {
@@ -121,7 +121,7 @@ pub(super) fn group(call: &Call<'_>) -> Results {
     )
 }
 
-/// Where the normalised axes begin, and the lengths before and after.
+/// Returns the first normalised axis, and the number of elements before and from it.
 fn lines(call: &Call<'_>, input: &Tensor) -> Result<(usize, usize, usize), KernelError> {
     let axis = axis(call.int("axis", -1), input.dims().len())?;
     Ok((
@@ -131,7 +131,7 @@ fn lines(call: &Call<'_>, input: &Tensor) -> Result<(usize, usize, usize), Kerne
     ))
 }
 
-/// Scale (and bias) repeated along a line.
+/// Broadcasts a scale or bias along a line.
 fn along(tensor: &Tensor, dims: &[usize]) -> Result<Vec<f64>, KernelError> {
     if super::shape::broadcast(tensor.dims(), dims)? != dims {
         return Err(KernelError::Shapes(tensor.dims().to_vec(), dims.to_vec()));
@@ -192,7 +192,7 @@ pub(super) fn root_mean_square(call: &Call<'_>) -> Results {
     Ok(vec![from_floats(input.dtype(), input.dims(), values)?])
 }
 
-/// Every lane along an axis rewritten by `rewrite`.
+/// Rewrites every lane along an axis with `rewrite`.
 fn lanes(
     values: &mut [f64],
     (outer, size, inner): (usize, usize, usize),
@@ -228,7 +228,7 @@ pub(super) fn lp(call: &Call<'_>) -> Results {
     Ok(vec![from_floats(input.dtype(), input.dims(), values)?])
 }
 
-/// Softmax or its logarithm; before version 13 over all dimensions from the axis on.
+/// Computes softmax or its logarithm; before version 13 over all dimensions from the axis on.
 pub(super) fn softmax(call: &Call<'_>, logarithm: bool) -> Results {
     let input = call.input(0)?;
     let old = call.opset < 13;
@@ -267,7 +267,7 @@ fn softmax_lane(lane: &mut [f64], logarithm: bool) {
     }
 }
 
-/// Mean 0 and variance 1 over the given axes.
+/// Normalises to mean 0 and variance 1 over the given axes.
 pub(super) fn mean_variance(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let list = call

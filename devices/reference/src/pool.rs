@@ -9,7 +9,7 @@ use super::shape::{count, index_of, strides};
 use super::sort::taken;
 use super::value::{floats, from_floats, from_indices};
 
-/// The window of a pooling node, and the elements of one plane of its input.
+/// Returns the window of a pooling node, and the number of elements in one plane of its input.
 fn window(call: &Call<'_>, input: &Tensor) -> Result<(Window, usize), KernelError> {
     let spatial = input.dims().get(2..).ok_or(KernelError::Range(0))?;
     let kernel = call
@@ -62,7 +62,7 @@ pub(super) fn max_pool(call: &Call<'_>) -> Results {
     Ok(vec![largest, from_indices(&dims, found)?])
 }
 
-/// Puts elements back where a pooling found them.
+/// Puts elements back at the indices where a pooling found them.
 pub(super) fn max_unpool(call: &Call<'_>) -> Results {
     let (input, found) = (call.input(0)?, call.ints(1)?);
     let spatial = &input.dims()[2..];
@@ -92,7 +92,7 @@ pub(super) fn max_unpool(call: &Call<'_>) -> Results {
         Some(list) => sizes(&list, 2)?,
         None => natural.clone(),
     };
-    // Places count in the natural result, which a wider one holds in its corner.
+    // Indices refer to the natural result; a wider result has it in its first corner.
     let wider = strides(&dims);
     let mut results = vec![0.0; count(&dims)?];
     for (value, &place) in floats(input)?.into_iter().zip(&found) {
@@ -109,7 +109,7 @@ pub(super) fn average_pool(call: &Call<'_>) -> Results {
     let with_padding = call.flag("count_include_pad");
     let (window, _) = window(call, input)?;
     let spatial = input.dims()[2..].to_vec();
-    // Taps on padding count, but not those that rounding up puts beyond it.
+    // Taps on padding count, but not those beyond it because of rounding up.
     let inside = |place: usize| -> usize {
         let at = index_of(place, &window.output);
         let along = |axis: usize| {
@@ -135,7 +135,7 @@ pub(super) fn lp_pool(call: &Call<'_>) -> Results {
     })
 }
 
-/// Each window combined to one element; `combine` also gets the place in the result's plane.
+/// Combines each window into one element; `combine` also gets the position in the result's plane.
 fn pooled(
     call: &Call<'_>,
     combine: impl Fn(&mut dyn Iterator<Item = f64>, usize) -> f64,
@@ -159,7 +159,7 @@ fn pooled(
     )?])
 }
 
-/// Every plane combined to one element.
+/// Combines every plane into one element.
 pub(super) fn global(
     call: &Call<'_>,
     combine: impl Fn(&mut dyn Iterator<Item = f64>) -> f64,
@@ -180,7 +180,7 @@ pub(super) fn global(
     )?])
 }
 
-/// Each element divided by a power of the squares in neighbouring channels.
+/// Divides each element by a power of the squares in neighbouring channels.
 pub(super) fn local_response(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let &[samples, channels, ref spatial @ ..] = input.dims() else {

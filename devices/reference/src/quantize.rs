@@ -8,7 +8,7 @@ use super::generate::stated_type;
 use super::shape::around;
 use super::value::{floats, from_bytes, from_floats, from_ints};
 
-/// A rounded float as an integer, kept within the type.
+/// Converts a rounded float to an integer, clamped to the type.
 pub(super) fn saturated(dtype: DType, value: f64) -> i128 {
     let bits = dtype.bits() as u32;
     let (low, high) = if dtype.name().starts_with('i') {
@@ -19,7 +19,8 @@ pub(super) fn saturated(dtype: DType, value: f64) -> i128 {
     (value as i128).clamp(low, high)
 }
 
-/// Which scale belongs to which element: one for all, one a slice of an axis, or one a block.
+/// Returns the index of each element's scale: one for all, one per slice of an axis, or one per
+/// block.
 fn scale_places(
     call: &Call<'_>,
     input: &Tensor,
@@ -68,7 +69,7 @@ pub(super) fn quantize(call: &Call<'_>) -> Results {
             .as_ref()
             .map_or(0.0, |zeros| zeros[place % zeros.len()])
     };
-    // Division in the input's own width, as the operator defines it.
+    // Division in 32 bits, as the operator defines it.
     let scaled = floats(input)?.into_iter().zip(places);
     let scaled = scaled.map(|(value, at)| (f64::from((value / scales[at]) as f32), at));
     if dtype == DType::F4E2M1 {
@@ -106,7 +107,7 @@ pub(super) fn dequantize(call: &Call<'_>) -> Results {
     Ok(vec![from_floats(dtype, input.dims(), values)?])
 }
 
-/// Scale and zero point that fit the input's range, zero included.
+/// Computes scale and zero point for the input's range, extended to include zero.
 pub(super) fn dynamic(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let values = floats(input)?;

@@ -1,32 +1,33 @@
-//! What a seed says is dropped: a generator that draws alike on every machine.
+//! The mask of a dropout with a seed, from a generator that is identical on every machine.
 //!
-//! ONNX leaves the generator open, so a node without a seed is refused. For one with a seed its
-//! reference draws by the Mersenne Twister as numpy's `RandomState` is seeded by an integer, and so
-//! is it here.
+//! ONNX does not define the generator, so souk must refuse a node without a seed. For a node with
+//! one, ONNX's reference draws by the Mersenne Twister, seeded by an integer as in numpy's
+//! `RandomState`, and this module does the same.
 
 use souk_onnx::NodeProto;
 
 use super::call::{Call, KernelError};
 use super::value::truths;
 
-/// Words of the generator's state, and how far apart those are that make a new one.
+/// Words of the generator's state, and the distance between two words that make a new one.
 const WORDS: usize = 624;
 const APART: usize = 397;
 
-/// What a dropout keeps, and what that is multiplied by.
+/// The elements that a dropout keeps, and their factor.
 pub struct DropoutMask {
-    /// Whether each element is kept.
+    /// Whether the dropout keeps each element.
     pub mask: Vec<bool>,
-    /// What those are multiplied by.
+    /// Factor of the kept elements.
     pub scale: f64,
 }
 
-/// The seed of a node, if it states one that the generator takes.
+/// Returns the seed of a node, if it states one that the generator accepts.
 pub fn seed(node: &NodeProto) -> Option<u32> {
     u32::try_from(node.int("seed")?).ok()
 }
 
-/// What a `Dropout` of so many elements keeps; `None` where it keeps all as it is.
+/// Returns the elements that a `Dropout` of `count` elements keeps; `None` if it returns its input
+/// unchanged.
 pub fn kept(call: &Call<'_>, count: usize) -> Result<Option<DropoutMask>, KernelError> {
     let trains = match call.optional(2) {
         Some(mode) => truths(mode)?.first().copied().unwrap_or(false),
@@ -88,7 +89,7 @@ impl Twister {
         word ^ (word >> 18)
     }
 
-    /// A number from 0 to below 1, of 53 bits.
+    /// Returns a number from 0 to below 1, with 53 bits.
     fn fraction(&mut self) -> f64 {
         let (upper, lower) = (self.word() >> 5, self.word() >> 6);
         (f64::from(upper) * f64::from(1 << 26) + f64::from(lower)) / (1_u64 << 53) as f64

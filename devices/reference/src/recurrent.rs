@@ -1,4 +1,4 @@
-//! Recurrent networks: plain, gated, and with long memory.
+//! Recurrent networks: plain (RNN), gated (GRU), and with long memory (LSTM).
 
 use souk_memory::Tensor;
 
@@ -6,7 +6,7 @@ use super::call::{Call, KernelError, Results};
 use super::functions::{larger, sigmoid, softplus};
 use super::value::{floats, from_floats};
 
-/// An activation by its name in the `activations` attribute.
+/// An activation with its two parameters.
 type Activation = fn(f64, f64, f64) -> f64;
 
 fn activation(name: &str) -> Option<(Activation, f64, f64)> {
@@ -27,7 +27,7 @@ fn activation(name: &str) -> Option<(Activation, f64, f64)> {
     Some(found)
 }
 
-/// Sizes and weights of one direction.
+/// Weights and initial states of one direction.
 struct Direction {
     input_weights: Vec<f64>,
     hidden_weights: Vec<f64>,
@@ -92,7 +92,7 @@ impl Layer {
         })
     }
 
-    /// One sample's input at one step.
+    /// Returns one sample's input at one step.
     fn input_at(&self, step: usize, sample: usize) -> &[f64] {
         let row = if self.batch_first {
             sample * self.length + step
@@ -106,7 +106,7 @@ impl Layer {
         self.clip.map_or(value, |clip| value.clamp(-clip, clip))
     }
 
-    /// What the input and the hidden state bring to one gate's unit.
+    /// Returns the contributions of the input and of the hidden state to one gate's unit.
     fn sums(
         &self,
         direction: &Direction,
@@ -125,7 +125,7 @@ impl Layer {
     }
 }
 
-/// The part of an optional input that belongs to one direction, or zeros.
+/// Returns the part of an optional input that belongs to one direction, or zeros.
 fn part(
     call: &Call<'_>,
     index: usize,
@@ -140,7 +140,7 @@ fn part(
     own.map(<[f64]>::to_vec).ok_or(KernelError::Range(index))
 }
 
-/// A state input, brought from batch-first order where needed.
+/// Returns an initial state, converted from batch-first order if necessary.
 fn state(
     call: &Call<'_>,
     index: usize,
@@ -208,7 +208,7 @@ fn directions(
     (0..count).map(one).collect()
 }
 
-/// One step of one sample: new hidden state and cell from input, hidden state and cell.
+/// One step of one sample: computes new hidden state and cell from input, hidden state and cell.
 type Step = fn(&Layer, &Direction, &[f64], &[f64], &[f64]) -> (Vec<f64>, Vec<f64>);
 
 fn run(call: &Call<'_>, gates: usize, defaults: &[&str], step: Step, cells: bool) -> Results {
@@ -219,7 +219,7 @@ fn run(call: &Call<'_>, gates: usize, defaults: &[&str], step: Step, cells: bool
     let mut all = vec![0.0; length * count * batch * hidden];
     let mut last_hidden = vec![0.0; count * batch * hidden];
     let mut last_cell = vec![0.0; count * batch * hidden];
-    // Where a direction's state of a sample goes, at a step and at the end.
+    // The position of a sample's state in a direction, at a step and at the end.
     let place = |at: usize, direction: usize, sample: usize| {
         let row = if layer.batch_first {
             (sample * length + at) * count + direction

@@ -1,4 +1,4 @@
-//! Reductions over axes, running sums, and the places of extremes.
+//! Reductions over axes, running sums, and indices of extremes.
 
 use souk_memory::Tensor;
 
@@ -8,14 +8,15 @@ use super::shape::{around, places, strides};
 use super::sort::{Key, keys};
 use super::value::{floats, from_floats, from_indices, from_ints, ints};
 
-/// What a reduction goes over: the kept places, the offsets reduced at each, the result's shape.
+/// The elements of a reduction: the kept positions, the offsets to reduce at each, the result's
+/// shape.
 struct Plan {
     kept: Vec<usize>,
     reduced: Vec<usize>,
     dims: Vec<usize>,
 }
 
-/// Plans a reduction; `None` when nothing is to be reduced.
+/// Plans a reduction; returns `None` if no axis is to be reduced.
 fn plan(call: &Call<'_>, input: &Tensor) -> Result<Option<Plan>, KernelError> {
     let dims = input.dims();
     let rank = dims.len();
@@ -51,7 +52,7 @@ fn plan(call: &Call<'_>, input: &Tensor) -> Result<Option<Plan>, KernelError> {
     }))
 }
 
-/// A reduction in floats.
+/// Reduces floats.
 pub(super) fn reduce(
     call: &Call<'_>,
     combine: impl Fn(&mut dyn Iterator<Item = f64>) -> f64,
@@ -70,7 +71,7 @@ pub(super) fn reduce(
     Ok(vec![from_floats(input.dtype(), &plan.dims, results)?])
 }
 
-/// A reduction in floats or in integers, by the input's type.
+/// Reduces floats or integers, by the input's type.
 pub(super) fn reduce_either(
     call: &Call<'_>,
     float: impl Fn(&mut dyn Iterator<Item = f64>) -> f64,
@@ -93,7 +94,7 @@ pub(super) fn reduce_either(
     Ok(vec![from_ints(input.dtype(), &plan.dims, results)?])
 }
 
-/// The largest; of nothing it is minus infinity, or the smallest integer. NaN wins.
+/// Returns the maximum; of no elements it is minus infinity, or the smallest integer. NaN wins.
 pub(super) fn maximum(call: &Call<'_>) -> Results {
     let lowest = lowest(call.input(0)?);
     reduce_either(
@@ -103,7 +104,7 @@ pub(super) fn maximum(call: &Call<'_>) -> Results {
     )
 }
 
-/// The smallest; of nothing it is infinity, or the largest integer. NaN wins.
+/// Returns the minimum; of no elements it is infinity, or the largest integer. NaN wins.
 pub(super) fn minimum(call: &Call<'_>) -> Results {
     let highest = -lowest(call.input(0)?) - 1;
     reduce_either(
@@ -113,7 +114,7 @@ pub(super) fn minimum(call: &Call<'_>) -> Results {
     )
 }
 
-/// The smallest integer of a signed type; unsigned ones and booleans have none below zero.
+/// Returns the smallest integer of the type: 0 for unsigned types and booleans.
 fn lowest(input: &Tensor) -> i128 {
     let bits = input.dtype().bits();
     if input.dtype().name().starts_with('i') {
@@ -123,7 +124,7 @@ fn lowest(input: &Tensor) -> i128 {
     }
 }
 
-/// The log of a sum of exponentials, shifted by the largest so that none overflows.
+/// Computes the log of a sum of exponentials, shifted by the largest so that none overflows.
 pub(super) fn log_sum_exp(call: &Call<'_>) -> Results {
     reduce(call, |values| {
         let values: Vec<f64> = values.collect();
@@ -138,7 +139,7 @@ pub(super) fn log_sum_exp(call: &Call<'_>) -> Results {
     })
 }
 
-/// The length of a vector; of integers what is not whole is cut off.
+/// Computes the length of a vector; truncates it for integers.
 pub(super) fn length(call: &Call<'_>) -> Results {
     let square = |value: i128| value.unsigned_abs().saturating_mul(value.unsigned_abs());
     reduce_either(
@@ -151,7 +152,7 @@ pub(super) fn length(call: &Call<'_>) -> Results {
     )
 }
 
-/// The mean; of integers it is cut towards zero.
+/// Computes the mean; truncates integers towards zero.
 pub(super) fn mean(call: &Call<'_>) -> Results {
     reduce_either(
         call,
@@ -166,7 +167,8 @@ pub(super) fn mean(call: &Call<'_>) -> Results {
     )
 }
 
-/// Where the largest (or smallest) lies along an axis: the first, or the last if asked.
+/// Returns the index of the maximum (or minimum) along an axis: the first, or the last if
+/// `select_last_index`.
 pub(super) fn arg(call: &Call<'_>, better: impl Fn(Key, Key) -> bool) -> Results {
     let input = call.input(0)?;
     let axis = axis(call.int("axis", 0), input.dims().len())?;
@@ -195,7 +197,7 @@ pub(super) fn arg(call: &Call<'_>, better: impl Fn(Key, Key) -> bool) -> Results
     Ok(vec![from_indices(&dims, found)?])
 }
 
-/// A running sum or product along an axis.
+/// Computes a running sum or product along an axis.
 pub(super) fn running(
     call: &Call<'_>,
     start: i128,
@@ -218,11 +220,11 @@ pub(super) fn running(
     Ok(vec![from_ints(input.dtype(), input.dims(), values)?])
 }
 
-/// How a running value goes along its axis.
+/// The direction of a running value along its axis.
 struct Order {
-    /// Each place gets what came before it.
+    /// Whether each element excludes its own value.
     exclusive: bool,
-    /// From the end.
+    /// Whether it runs from the end.
     reverse: bool,
 }
 

@@ -7,7 +7,7 @@ use super::layout::sizes;
 use super::shape::around;
 use super::value::{floats, from_floats};
 
-/// How one axis is resized.
+/// The resizing of one axis.
 struct Axis {
     input: usize,
     output: usize,
@@ -15,7 +15,7 @@ struct Axis {
     roi: (f64, f64),
 }
 
-/// What applies to every axis.
+/// The settings that apply to every axis.
 struct Method<'a> {
     mode: &'a str,
     nearest: &'a str,
@@ -113,7 +113,7 @@ fn axes_of(call: &Call<'_>, input: &Tensor) -> Result<Vec<Axis>, KernelError> {
     Ok(result)
 }
 
-/// Sizes as stated, or the largest (smallest) of the same proportions within (around) them.
+/// Sets the stated sizes, or the largest (smallest) of the same proportions within (around) them.
 fn set_sizes(
     call: &Call<'_>,
     result: &mut [Axis],
@@ -173,7 +173,7 @@ fn resized(input: &Tensor, axes: &[Axis], method: &Method<'_>) -> Results {
         values = next;
     }
     if !input.dtype().is_float() {
-        // Integers are rounded, as by the ONNX project's evaluator, and saturate.
+        // Integers are rounded as in the ONNX project's evaluator, and saturate.
         let rounded = values
             .into_iter()
             .map(|value| super::quantize::saturated(input.dtype(), value.round_ties_even()));
@@ -188,7 +188,7 @@ fn resized(input: &Tensor, axes: &[Axis], method: &Method<'_>) -> Results {
 }
 
 impl Axis {
-    /// Where in the input an output place lies.
+    /// Returns the input coordinate of an output index.
     fn source(&self, at: usize, method: &Method<'_>) -> f64 {
         let (at, input) = (at as f64, self.input as f64);
         let output = self.scale * input;
@@ -196,7 +196,7 @@ impl Axis {
             "align_corners" if output == 1.0 => 0.0,
             "align_corners" => at * (input - 1.0) / (output - 1.0),
             "asymmetric" => at / self.scale,
-            // Of version 11 alone, and written to this day.
+            // Only version 11 defines this, but exporters still write it.
             "tf_half_pixel_for_nn" => (at + 0.5) / self.scale,
             "tf_crop_and_resize" => {
                 let (start, end) = self.roi;
@@ -207,7 +207,7 @@ impl Axis {
                 };
                 along + start * (input - 1.0)
             }
-            // The text says so; the ONNX project's evaluator has it outside, at -0.5.
+            // The specification says so; the ONNX project's evaluator places it outside, at -0.5.
             "pytorch_half_pixel" if self.output == 1 => 0.0,
             "half_pixel_symmetric" => {
                 let shift = input / 2.0 * (1.0 - self.output as f64 / output);
@@ -217,7 +217,8 @@ impl Axis {
         }
     }
 
-    /// Input places and weights of an output place; `None` is beyond the input.
+    /// Returns the input indices and weights for an output index; `None` if it lies beyond the
+    /// input.
     fn taps(&self, at: usize, method: &Method<'_>) -> Option<Vec<(usize, f64)>> {
         let source = self.source(at, method);
         let last = self.input as f64 - 1.0;
@@ -245,7 +246,7 @@ impl Axis {
         Some(weights.into_iter().map(clamp).collect())
     }
 
-    /// Places around `source`, perhaps outside the input, and their weights.
+    /// Returns the positions around `source`, perhaps outside the input, with their weights.
     fn weights(&self, source: f64, method: &Method<'_>) -> Vec<(f64, f64)> {
         let shrink = if method.antialias {
             self.scale.min(1.0)
@@ -271,7 +272,7 @@ impl Axis {
     }
 }
 
-/// Keys' cubic convolution kernel.
+/// Computes Keys' cubic convolution kernel.
 pub(super) fn cubic(x: f64, a: f64) -> f64 {
     if x <= 1.0 {
         ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0

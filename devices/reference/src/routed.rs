@@ -1,4 +1,4 @@
-//! Products with some of several matrices: those that each row is routed to.
+//! Products of rows with some of several matrices, which a router chooses for each row.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,8 +9,8 @@ use super::call::{Call, KernelError, Results};
 use super::shape::count;
 use super::value::{floats, from_floats};
 
-/// `RoutedMatMul`: for each row and each of its choices the product with that expert's matrix.
-/// Experts that nobody chose are not looked at.
+/// Runs `RoutedMatMul`: multiplies each row by the matrix of each of its chosen experts. Does not
+/// read experts that no row chose.
 pub(super) fn product(call: &Call<'_>) -> Results {
     let (rows, experts) = (call.input(0)?, call.input(1)?);
     let choices = call.input(2)?.dims();
@@ -20,7 +20,7 @@ pub(super) fn product(call: &Call<'_>) -> Results {
     let (&each, outer) = choices.split_last().ok_or(KernelError::Range(2))?;
     let own_rows = [choices, &[depth]].concat();
     let one_for_all = [outer, &[depth]].concat();
-    // Rows that a choice's row is of: one for each choice, or one for all of a row's.
+    // The choices that share a row: one if each choice has its own row, otherwise all of a row's.
     let share = match rows.dims() {
         dims if dims == own_rows => 1,
         dims if dims == one_for_all => each,
@@ -49,7 +49,7 @@ pub(super) fn product(call: &Call<'_>) -> Results {
     Ok(vec![from_floats(rows.dtype(), &made, values)?])
 }
 
-/// The numbers of one of several matrices.
+/// Returns the values of one of several matrices.
 fn matrix(experts: &Tensor, index: usize) -> Result<Vec<f64>, KernelError> {
     let dims = &experts.dims()[1..];
     let dtype = experts.dtype();

@@ -1,12 +1,12 @@
-//! Places in tensors: strides, broadcasting, walks over all indices.
+//! Positions in tensors: strides, broadcasting, iteration over all indices.
 
 use super::error::KernelError;
 
-/// The most elements a kernel makes, 4 GiB of 64-bit floats: a few bytes of a model can ask for any
-/// number, and an allocation that fails ends the process.
+/// A result can have at most this many elements, 4 GiB of 64-bit floats. A few bytes of a model can
+/// request any number, and an allocation that fails ends the process.
 const ELEMENTS_MAX: u128 = 1 << 29;
 
-/// Elements of a shape, if it can be.
+/// Returns the number of elements of a shape, if it is below the limit.
 pub fn count(dims: &[usize]) -> Result<usize, KernelError> {
     let elements: u128 = dims.iter().map(|&size| size as u128).product();
     if elements > ELEMENTS_MAX {
@@ -15,7 +15,7 @@ pub fn count(dims: &[usize]) -> Result<usize, KernelError> {
     Ok(elements as usize)
 }
 
-/// Elements to step over for each dimension, in C order.
+/// Returns the elements to step over for each dimension, in C order.
 pub fn strides(dims: &[usize]) -> Vec<usize> {
     let mut strides = vec![1; dims.len()];
     for axis in (1..dims.len()).rev() {
@@ -24,7 +24,7 @@ pub fn strides(dims: &[usize]) -> Vec<usize> {
     strides
 }
 
-/// The shape two shapes are both repeated to.
+/// Returns the shape to which both shapes broadcast.
 pub fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, KernelError> {
     let rank = left.len().max(right.len());
     let size = |dims: &[usize], axis: usize| {
@@ -45,7 +45,8 @@ pub fn broadcast(left: &[usize], right: &[usize]) -> Result<Vec<usize>, KernelEr
     Ok(dims)
 }
 
-/// For each element of `dims`, the place of the element of `source` that is repeated there.
+/// Returns for each element of `dims` the position of the element of `source` that broadcasts
+/// there.
 pub fn broadcast_places(source: &[usize], dims: &[usize]) -> Vec<usize> {
     let missing = dims.len() - source.len();
     let inner = strides(source);
@@ -57,7 +58,7 @@ pub fn broadcast_places(source: &[usize], dims: &[usize]) -> Vec<usize> {
     places(dims, &steps)
 }
 
-/// For each index into `dims` in C order, the sum of index times step.
+/// Returns for each index into `dims`, in C order, the sum of index times step.
 pub fn places(dims: &[usize], steps: &[usize]) -> Vec<usize> {
     let mut places = vec![0usize];
     for (&size, &step) in dims.iter().zip(steps) {
@@ -69,7 +70,7 @@ pub fn places(dims: &[usize], steps: &[usize]) -> Vec<usize> {
     places
 }
 
-/// The index in each dimension of the element at `place`.
+/// Returns the index in each dimension of the element at `place`.
 pub fn index_of(mut place: usize, dims: &[usize]) -> Vec<usize> {
     let mut index = vec![0; dims.len()];
     for axis in (0..dims.len()).rev() {
@@ -79,7 +80,7 @@ pub fn index_of(mut place: usize, dims: &[usize]) -> Vec<usize> {
     index
 }
 
-/// Elements before, along and after an axis: the three loops of most kernels.
+/// Returns the elements before, along and after an axis: the three loops of most kernels.
 pub fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
     let outer = dims[..axis].iter().product();
     let inner = dims[axis + 1..].iter().product();

@@ -1,4 +1,4 @@
-//! Fourier transforms and what audio models need around them.
+//! Fourier transforms and other operators of audio models.
 
 use std::f64::consts::PI;
 
@@ -16,8 +16,8 @@ struct Complex {
     imaginary: f64,
 }
 
-/// The discrete Fourier transform by its definition: `length` results of the first `length` inputs,
-/// missing ones being zero.
+/// Computes the discrete Fourier transform by its definition: `length` results of the first
+/// `length` inputs; missing inputs are zero.
 fn transform(line: &[Complex], length: usize, inverse: bool) -> Vec<Complex> {
     let turn = if inverse { 2.0 * PI } else { -2.0 * PI } / length as f64;
     let one = |frequency: usize| {
@@ -121,7 +121,7 @@ impl Lines<'_> {
     }
 }
 
-/// The half of a spectrum that a real signal implies.
+/// Completes a spectrum with the half that a real signal implies.
 fn mirror(line: &mut Vec<Complex>, length: usize) {
     line.resize(length / 2 + 1, Complex::default());
     for at in length / 2 + 1..length {
@@ -133,7 +133,7 @@ fn mirror(line: &mut Vec<Complex>, length: usize) {
     }
 }
 
-/// Fourier transforms of overlapping frames of a signal.
+/// Computes the Fourier transforms of overlapping frames of a signal.
 pub(super) fn stft(call: &Call<'_>) -> Results {
     let input = call.input(0)?;
     let (batch, length, parts) = match *input.dims() {
@@ -195,7 +195,7 @@ pub(super) fn stft(call: &Call<'_>) -> Results {
     )?])
 }
 
-/// Triangular filters spaced evenly on the mel scale.
+/// Computes triangular filters, spaced evenly on the mel scale.
 pub(super) fn mel_weights(call: &Call<'_>) -> Results {
     let number = |index| call.scalar(index)?.ok_or(KernelError::Missing(index));
     let (bins, length, rate) = (number(0)?, number(1)?, number(2)?);

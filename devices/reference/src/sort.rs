@@ -1,4 +1,4 @@
-//! Operators that order or find elements.
+//! Operators that sort or find elements.
 
 use souk_memory::Tensor;
 
@@ -6,14 +6,14 @@ use super::call::{Call, KernelError, Results, axis};
 use super::shape::{around, index_of};
 use super::value::{floats, from_bytes, from_indices, ints, item, truths};
 
-/// A key by which elements of any number type are ordered exactly.
+/// A key that orders elements of any number type exactly.
 #[derive(Clone, Copy, PartialEq, PartialOrd)]
 pub(super) enum Key {
     Int(i128),
     Float(f64),
 }
 
-/// The key of each element; zero and what is no number have no sign.
+/// Returns the key of each element; zero and NaN have no sign.
 pub(super) fn keys(tensor: &Tensor) -> Result<Vec<Key>, KernelError> {
     if tensor.dtype().is_float() {
         let unsigned = |value: f64| {
@@ -29,7 +29,7 @@ pub(super) fn keys(tensor: &Tensor) -> Result<Vec<Key>, KernelError> {
     Ok(ints(tensor)?.into_iter().map(Key::Int).collect())
 }
 
-/// The order of two keys; what is no number comes last.
+/// Orders two keys, with NaN last.
 fn ordered(left: Key, right: Key) -> std::cmp::Ordering {
     match (left, right) {
         (Key::Float(left), Key::Float(right)) => left.total_cmp(&right),
@@ -39,7 +39,7 @@ fn ordered(left: Key, right: Key) -> std::cmp::Ordering {
     }
 }
 
-/// Elements of `tensor` at `places`.
+/// Returns the elements of `tensor` at `places`.
 pub(super) fn taken(
     tensor: &Tensor,
     places: &[usize],
@@ -72,7 +72,7 @@ pub(super) fn top_k(call: &Call<'_>) -> Results {
         let (block, offset) = (lane / inner, lane % inner);
         let place = |index: usize| (block * size + index) * inner + offset;
         let mut order: Vec<usize> = (0..size).collect();
-        // Stable, so that of equal elements the first comes first.
+        // Stable, so that the first of equal elements comes first.
         order.sort_by(|&left, &right| {
             let order = ordered(keys[place(left)], keys[place(right)]);
             if largest { order.reverse() } else { order }
@@ -124,7 +124,7 @@ pub(super) fn unique(call: &Call<'_>) -> Results {
         let mut pairs = slices[left].iter().zip(&slices[right]);
         pairs.all(|(&left, &right)| ordered(left, right).is_eq())
     };
-    // Slices seen before, the first of each kept, in the order wanted.
+    // Distinct slices, by the first of each, in the requested order.
     let mut firsts: Vec<usize> = Vec::new();
     for index in 0..size {
         if !firsts.iter().any(|&first| same(first, index)) {

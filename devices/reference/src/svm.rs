@@ -1,4 +1,4 @@
-//! Support vector machines: a row compared with those that the training kept.
+//! Support vector machines, which compare a row with the support vectors.
 
 use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;
@@ -8,16 +8,16 @@ use super::call::{Call, KernelError, Results};
 use super::trees::matrix;
 use super::value::{from_floats, from_indices};
 
-/// Rounds in which probabilities of pairs become those of classes.
+/// The conversion of pairwise into class probabilities can take at most this many iterations.
 const ROUNDS_MAX: usize = 100;
 
-/// How near they come, for each class.
+/// The error at which the iteration stops, divided by the number of classes.
 const ERROR_MAX: f64 = 0.005;
 
-/// The least probability of a pair, so that none rules a class out.
+/// The least probability of a pair, so that no pair rules out a class.
 const PROBABILITY_MIN: f64 = 1e-7;
 
-/// What two rows have in common.
+/// The kernel function that compares two rows.
 enum Likeness {
     Linear,
     Polynomial,
@@ -25,7 +25,7 @@ enum Likeness {
     Sigmoid,
 }
 
-/// The rows that were kept, and how a row is compared with them.
+/// The support vectors, and the parameters of the comparison.
 struct Machine<'a> {
     likeness: Likeness,
     gamma: f64,
@@ -36,7 +36,8 @@ struct Machine<'a> {
     rho: &'a [f32],
 }
 
-/// Whether the transform of the scores is none, as the kernels have it.
+/// Checks that the node has no texts and no transform of the scores, which the kernels do not
+/// support.
 pub(super) fn check(node: &NodeProto) -> Result<(), UnsupportedReason> {
     let has_texts = node
         .strings("classlabels_strings")
@@ -86,13 +87,13 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The likeness of a row with each that was kept.
+    /// Returns the likeness of a row to each support vector.
     fn likenesses(&self, row: &[f64]) -> Vec<f64> {
         let kept = self.vectors.chunks_exact(row.len().max(1));
         kept.map(|other| self.likeness(row, other)).collect()
     }
 
-    /// The product of a row with each row of coefficients.
+    /// Returns the product of a row with each row of coefficients.
     fn products(&self, row: &[f64]) -> Vec<f64> {
         let first = self.rho.first().map_or(0.0, |rho| f64::from(*rho));
         let rows = self.coefficients.chunks_exact(row.len().max(1));
@@ -104,7 +105,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// The rows of the first input.
+/// Returns the rows of the first input.
 fn rows(call: &Call<'_>) -> Result<(Vec<f64>, usize, usize), KernelError> {
     let input = call.input(0)?;
     let (rows, width) = matrix(input)?;
@@ -140,11 +141,11 @@ fn weighted(weights: &[f32], values: &[f64]) -> f64 {
         .sum()
 }
 
-/// Which of the kept rows are of which class.
+/// A machine with the classes of its support vectors.
 struct ClassMachine<'a> {
     machine: Machine<'a>,
     labels: &'a [i64],
-    /// Where the rows of each class begin, and their end.
+    /// The first vector of each class, and the end of the last.
     bounds: Vec<usize>,
     /// Scale and offset of the logistic function of each pair of classes.
     logistic: Vec<(f64, f64)>,
@@ -186,7 +187,7 @@ impl<'a> ClassMachine<'a> {
         }
     }
 
-    /// Rows that were kept.
+    /// Returns the number of support vectors.
     fn kept(&self) -> usize {
         self.bounds.last().copied().unwrap_or(0)
     }
@@ -195,7 +196,7 @@ impl<'a> ClassMachine<'a> {
         self.kept() > 0
     }
 
-    /// Who wins each pair of classes, by how much.
+    /// Returns the decision value of each pair of classes, positive if the first wins.
     fn duels(&self, row: &[f64]) -> Result<Vec<f64>, KernelError> {
         let likenesses = self.machine.likenesses(row);
         if likenesses.len() != self.kept() {
@@ -213,7 +214,7 @@ impl<'a> ClassMachine<'a> {
         Ok(duels.collect())
     }
 
-    /// The place of the class and the scores of a row.
+    /// Returns the index of the class and the scores of a row.
     fn judge(&self, row: &[f64]) -> Result<(usize, Vec<f64>), KernelError> {
         if !self.has_vectors() {
             let scores = self.machine.products(row);
@@ -235,8 +236,8 @@ impl<'a> ClassMachine<'a> {
         Ok((best, scores))
     }
 
-    /// The class of the largest score; of two classes with mixed coefficients the second, if any is
-    /// above zero, as ONNX Runtime has it.
+    /// Returns the class with the largest score. Of two classes with mixed coefficients, returns
+    /// the second if the largest score is above zero, as ONNX Runtime does.
     fn linear_choice(&self, scores: &[f64]) -> usize {
         let best = first_largest(scores);
         let is_mixed = self.machine.coefficients.iter().any(|it| *it < 0.0);
@@ -247,8 +248,8 @@ impl<'a> ClassMachine<'a> {
         }
     }
 
-    /// Probabilities of classes from those of pairs, by the second method of Wu, Lin and Weng
-    /// (2004): those that contradict the pairs least.
+    /// Computes class probabilities from pairwise ones, by the second method of Wu, Lin and Weng
+    /// (2004), which minimises the contradictions with the pairs.
     fn probabilities(&self, duels: &[f64]) -> Vec<f64> {
         let count = self.labels.len();
         let mut wins = vec![vec![0.0; count]; count];
@@ -268,7 +269,7 @@ impl<'a> ClassMachine<'a> {
     }
 }
 
-/// The probabilities for which the form of a matrix is least.
+/// Returns the probabilities that minimise the quadratic form of a matrix.
 fn settled(matrix: &[Vec<f64>]) -> Vec<f64> {
     let count = matrix.len();
     let mut chances = vec![1.0 / count as f64; count];
@@ -294,7 +295,7 @@ fn settled(matrix: &[Vec<f64>]) -> Vec<f64> {
     chances
 }
 
-/// Each pair of so many classes, in order.
+/// Returns each pair of `count` classes, in order.
 fn pairs(count: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..count).flat_map(move |one| (one + 1..count).map(move |other| (one, other)))
 }

@@ -1,4 +1,4 @@
-//! Which kernel runs which operator, in which element types.
+//! The table of kernels: the kernel of each operator, and its element types.
 
 use souk_memory::DType;
 use souk_onnx::subgraph::UnsupportedReason;
@@ -12,13 +12,13 @@ use super::{
     svm, trees, vision,
 };
 
-/// Runs a node.
+/// A function that runs a node.
 pub(super) type Kernel = fn(&Call<'_>) -> Results;
 
-/// Whether a node's attributes are ones the kernel knows.
+/// A check that the kernel supports a node's attributes.
 type Check = fn(&NodeProto) -> Result<(), UnsupportedReason>;
 
-/// A kernel and what it takes.
+/// A kernel with its requirements.
 pub(super) struct Entry {
     pub run: Kernel,
     pub classes: Classes,
@@ -31,17 +31,17 @@ pub(super) struct Classes(u8);
 
 /// Floats of 16 to 64 bits.
 const FLOAT: Classes = Classes(1);
-/// Integers of 8 to 64 bits, booleans among them: they mark and mask.
+/// Integers of 8 to 64 bits, and booleans, which serve as marks and masks.
 const WHOLE: Classes = Classes(2);
-/// Both.
+/// Floats and integers.
 const NUMBER: Classes = Classes(1 | 2);
 /// Numbers and floats of 8 bits.
 const QUANTISED: Classes = Classes(1 | 2 | 4);
-/// Those and types of fewer than 8 bits, which are what floats are quantised to.
+/// These and types of fewer than 8 bits, all of which floats can be quantised to.
 const PACKED: Classes = Classes(1 | 2 | 4 | 16);
-/// Those and powers of two in 8 bits.
+/// These and powers of two in 8 bits.
 const CAST: Classes = Classes(1 | 2 | 4 | 16 | 32);
-/// Everything that fills whole bytes: it is only moved.
+/// Types that fill whole bytes, for kernels that only move elements.
 const ANY: Classes = Classes(1 | 2 | 4 | 8 | 32);
 
 impl Classes {
@@ -62,7 +62,7 @@ fn every(_: &NodeProto) -> Result<(), UnsupportedReason> {
     Ok(())
 }
 
-/// The kernel of a node's operator.
+/// Returns the kernel of a node's operator.
 pub(super) fn entry(node: &NodeProto) -> Option<Entry> {
     match node.operator_domain() {
         "" => standard(node.op_type()),
@@ -81,7 +81,8 @@ pub(super) fn entry(node: &NodeProto) -> Option<Entry> {
     }
 }
 
-/// Classical learning; what has no kernel here is written out as a model comes in.
+/// Returns the kernel of a classical operator; souk expands those without one when it loads a
+/// model.
 fn classical(operator: &str) -> Option<Entry> {
     let trees_check: Check = |node| {
         let fault = |name| Err(UnsupportedReason::Attribute(name));
@@ -101,7 +102,7 @@ fn classical(operator: &str) -> Option<Entry> {
     })
 }
 
-/// The kernel of an operator of the standard set.
+/// Returns the kernel of an operator of the standard set.
 fn standard(operator: &str) -> Option<Entry> {
     let (run, classes) = functions(operator)
         .or_else(|| activations(operator))
@@ -126,7 +127,7 @@ fn standard(operator: &str) -> Option<Entry> {
     })
 }
 
-/// Training drops at random, which two machines do alike only by a seed.
+/// Refuses training without a seed, because its random drops would differ between machines.
 fn dropout_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
     let is_seeded = super::random::seed(node).is_some();
     if node.input_name(2).is_some() && !is_seeded || node.int("is_test") == Some(0) {
@@ -135,7 +136,7 @@ fn dropout_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
     Ok(())
 }
 
-/// Places are found in ways that have names: one that is not known would give other elements.
+/// Refuses unknown names of sampling methods, because a guess would choose other elements.
 fn mode_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
     const KNOWN: [(&str, &[&str]); 3] = [
         (
@@ -188,7 +189,7 @@ fn lstm_check(node: &NodeProto) -> Result<(), UnsupportedReason> {
     Ok(())
 }
 
-/// Functions of one element.
+/// Returns the kernels of functions of one element.
 fn functions(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "Abs" => {
@@ -240,7 +241,7 @@ fn functions(operator: &str) -> Option<(Kernel, Classes)> {
     Some((kernel, FLOAT))
 }
 
-/// Activations of neural networks.
+/// Returns the kernels of activations of neural networks.
 fn activations(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "Relu" => {
@@ -305,7 +306,7 @@ fn activations(operator: &str) -> Option<(Kernel, Classes)> {
     Some((kernel, FLOAT))
 }
 
-/// Operators that pair the elements of two tensors or more.
+/// Returns the kernels of operators that pair the elements of two or more tensors.
 fn pairs(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "Add" => |call| elementwise::binary(call, |a, b| a + b, |a, b| Ok(a + b)),
@@ -339,7 +340,7 @@ fn pairs(operator: &str) -> Option<(Kernel, Classes)> {
     Some((kernel, NUMBER))
 }
 
-/// Operators that move elements or make tensors.
+/// Returns the kernels of operators that move elements or make tensors.
 fn moves(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "Cast" => return Some((elementwise::cast, CAST)),
@@ -382,7 +383,7 @@ fn moves(operator: &str) -> Option<(Kernel, Classes)> {
     Some((kernel, ANY))
 }
 
-/// Reductions, running values, orders.
+/// Returns the kernels of reductions, running values and sorting.
 fn reductions(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "ReduceMax" => reduce::maximum,
@@ -420,7 +421,7 @@ fn reductions(operator: &str) -> Option<(Kernel, Classes)> {
     Some((kernel, NUMBER))
 }
 
-/// Products of matrices, convolutions and attention.
+/// Returns the kernels of matrix products, convolutions and attention.
 fn products(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "Attention" => attention::attention,
@@ -447,7 +448,7 @@ fn products(operator: &str) -> Option<(Kernel, Classes)> {
     Some((kernel, NUMBER))
 }
 
-/// Normalisations, pooling and losses.
+/// Returns the kernels of normalisations, pooling and losses.
 fn norms(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "AveragePool" => pool::average_pool,
@@ -486,7 +487,7 @@ fn norms(operator: &str) -> Option<(Kernel, Classes)> {
     Some((kernel, NUMBER))
 }
 
-/// Lists of tensors.
+/// Returns the kernels of lists of tensors.
 fn listed(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "ConcatFromSequence" => lists::concat,
@@ -503,7 +504,7 @@ fn listed(operator: &str) -> Option<(Kernel, Classes)> {
     Some((kernel, ANY))
 }
 
-/// Everything else.
+/// Returns the kernels of all other operators.
 fn others(operator: &str) -> Option<(Kernel, Classes)> {
     let kernel: Kernel = match operator {
         "QuantizeLinear" => return Some((quantize::quantize, PACKED)),

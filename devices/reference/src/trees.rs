@@ -1,7 +1,7 @@
-//! Ensembles of trees: what their attributes say, and the plain way through them.
+//! Ensembles of trees: their attributes, and the plain evaluation.
 //!
-//! Both ways that ONNX writes them become one form, in which every node is reached from one root
-//! once: a walk ends, whatever the model says.
+//! Both of ONNX's representations become one form, where every node is reachable from exactly one
+//! root by one path, so an evaluation will end for any model.
 
 use souk_memory::{DType, Tensor};
 use souk_onnx::{NodeProto, tensor_from_proto};
@@ -9,76 +9,76 @@ use souk_onnx::{NodeProto, tensor_from_proto};
 use super::call::{Call, KernelError, Results};
 use super::value::from_floats;
 
-/// How a value is compared with that of a branch.
+/// The comparison of a value with a branch's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
-    /// At most.
+    /// The value is at most the split.
     AtMost,
-    /// Less.
+    /// The value is less than the split.
     Less,
-    /// At least.
+    /// The value is at least the split.
     AtLeast,
-    /// More.
+    /// The value is more than the split.
     More,
-    /// Equal.
+    /// The value equals the split.
     Equal,
-    /// Not equal.
+    /// The value differs from the split.
     Unequal,
-    /// One of several.
+    /// The value is one of several.
     Member,
 }
 
-/// Where a branch leads to.
+/// The child of a branch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Child {
-    /// Another branch, by its place.
+    /// Another branch, by its index.
     Branch(usize),
-    /// A leaf, by its place.
+    /// A leaf, by its index.
     Leaf(usize),
 }
 
 /// A node that compares.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Branch {
-    /// Which column of a row.
+    /// Index of the column in a row.
     pub feature: usize,
-    /// How it is compared.
+    /// Comparison with the split or the members.
     pub comparison: Comparison,
-    /// With what.
+    /// Value of the split.
     pub split: f64,
-    /// With which, for [`Comparison::Member`].
+    /// Values for [`Comparison::Member`].
     pub members: Vec<f64>,
-    /// Where to go if the comparison holds, and where else.
+    /// The child if the comparison holds, and the other child.
     pub children: [Child; 2],
-    /// Whether what is no number goes where the comparison holds.
+    /// Whether NaN goes to the first child.
     pub takes_missing: bool,
 }
 
-/// How the leaves of all trees become one score.
+/// The combination of the leaves of all trees into one score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aggregate {
     /// Their mean over all trees.
     Average,
     /// Their sum.
     Sum,
-    /// The least.
+    /// The least of them.
     Min,
-    /// The largest.
+    /// The largest of them.
     Max,
 }
 
-/// An ensemble.
+/// An ensemble of trees.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Ensemble {
     /// Branches of all trees.
     pub branches: Vec<Branch>,
-    /// Leaves of all trees: targets with what is added to each.
+    /// Leaves of all trees: targets with their weights.
     pub leaves: Vec<Vec<(usize, f64)>>,
-    /// Where each tree begins.
+    /// The root of each tree.
     pub roots: Vec<Child>,
-    /// Scores of a row.
+    /// Number of scores of a row.
     pub targets: usize,
-    /// How they are made.
+    /// The combination of the leaves into scores.
     pub aggregate: Aggregate,
 }
 
@@ -86,7 +86,7 @@ pub struct Ensemble {
 type Fault = &'static str;
 
 impl Branch {
-    /// Which child a value leads to.
+    /// Returns the child for a value.
     fn next(&self, value: f64) -> Child {
         let holds = match self.comparison {
             _ if value.is_nan() => self.takes_missing,
@@ -103,7 +103,7 @@ impl Branch {
 }
 
 impl Ensemble {
-    /// What a node says.
+    /// Reads an ensemble from a node.
     ///
     /// # Errors
     /// The name of the attribute that is missing or malformed.
@@ -116,7 +116,7 @@ impl Ensemble {
         Ok(ensemble)
     }
 
-    /// Whether every branch is reached once, and each leaf is one of the targets'.
+    /// Checks that every branch is reachable once, and that each leaf's target exists.
     fn check(&self) -> Result<(), Fault> {
         let mut seen = vec![false; self.branches.len()];
         let mut ahead = self.roots.clone();
@@ -137,7 +137,7 @@ impl Ensemble {
         }
     }
 
-    /// Versions 1 and 3: lists of nodes, each with the tree it is in.
+    /// Reads versions 1 and 3: lists of nodes, each with the number of its tree.
     fn of_lists(node: &NodeProto) -> Result<Self, Fault> {
         let lists = Lists::of(node)?;
         let targets = node.int("n_targets").unwrap_or(1);
@@ -198,7 +198,7 @@ impl Ensemble {
         let roots = places(node, "tree_roots")?.into_iter();
         let targets = node.int("n_targets").unwrap_or(1);
         let leaves = owners.into_iter().zip(weights).map(|score| vec![score]);
-        // A tree of one leaf is written as a branch whose children are that leaf.
+        // In this version, a tree of one leaf is a branch whose two children are that leaf.
         Ok(Self {
             roots: roots.map(Child::Branch).collect(),
             branches,
@@ -208,7 +208,7 @@ impl Ensemble {
         })
     }
 
-    /// The scores of each row of `values`.
+    /// Returns the scores of each row of `values`.
     fn scores(&self, values: &[f64], width: usize) -> Option<Vec<f64>> {
         let rows = values.chunks_exact(width.max(1));
         let mut scores = Vec::with_capacity(rows.len().checked_mul(self.targets)?);
@@ -240,14 +240,14 @@ impl Ensemble {
     }
 }
 
-/// Nodes as versions 1 and 3 list them.
+/// The lists of nodes of versions 1 and 3.
 struct Lists<'a> {
     comparisons: Vec<Option<Comparison>>,
     features: Vec<usize>,
     splits: Vec<f64>,
     missing: &'a [i64],
-    /// The place of each node in the lists, and that among the branches or among the leaves, by
-    /// tree and number: in order, so that each is found.
+    /// The index of each node in the lists, and its index among the branches or the leaves, by tree
+    /// and node number; sorted for binary search.
     places: Vec<((i64, i64), usize, Child)>,
     keys: Vec<(i64, i64)>,
     yes: &'a [i64],
@@ -304,14 +304,14 @@ impl<'a> Lists<'a> {
         }
     }
 
-    /// A node of a tree: its place in the lists, and that among its kind.
+    /// Finds a node of a tree: its index in the lists, and its branch or leaf.
     fn find(&self, key: (i64, i64)) -> Option<(usize, Child)> {
         let found = self.places.binary_search_by_key(&key, |place| place.0);
         let (_, at, child) = self.places[found.ok()?];
         Some((at, child))
     }
 
-    /// The branches, and the roots: nodes that none leads to.
+    /// Returns the branches, and the roots: nodes that are no node's child.
     fn branches(&self) -> Result<(Vec<Branch>, Vec<Child>), Fault> {
         let mut branches = Vec::new();
         let mut reached = vec![false; self.keys.len()];
@@ -341,7 +341,7 @@ impl<'a> Lists<'a> {
         Ok((branches, roots.into_iter().map(|place| place.2).collect()))
     }
 
-    /// What each leaf adds to which targets.
+    /// Returns each leaf's targets with their weights.
     fn leaves(&self, node: &NodeProto) -> Result<Vec<Vec<(usize, f64)>>, Fault> {
         let count = self.comparisons.iter().filter(|it| it.is_none()).count();
         let mut leaves = vec![Vec::new(); count];
@@ -368,7 +368,7 @@ impl<'a> Lists<'a> {
     }
 }
 
-/// The comparison of a name; none for a leaf.
+/// Returns the comparison with this name; `None` for a leaf.
 fn named(mode: &[u8]) -> Result<Option<Comparison>, Fault> {
     Ok(Some(match mode {
         b"LEAF" => return Ok(None),
@@ -382,7 +382,7 @@ fn named(mode: &[u8]) -> Result<Option<Comparison>, Fault> {
     }))
 }
 
-/// The comparisons of version 5, which are numbers.
+/// Returns the comparisons of version 5, where they are numbers.
 fn comparisons(node: &NodeProto) -> Result<Vec<Comparison>, Fault> {
     let numbers = doubles(node, "nodes_modes")?.into_iter();
     let known = numbers.map(|number| match number as i64 {
@@ -398,7 +398,7 @@ fn comparisons(node: &NodeProto) -> Result<Vec<Comparison>, Fault> {
     known.collect()
 }
 
-/// Children of version 5: places, and whether each is that of a leaf.
+/// Returns the children of version 5: indices, each with whether it refers to a leaf.
 fn children(
     node: &NodeProto,
     ids: &'static str,
@@ -416,7 +416,7 @@ fn children(
         .collect())
 }
 
-/// The sets of version 5: one after the other, each ended by what is no number.
+/// The sets of version 5: one after the other, each ended by NaN.
 struct Members(std::vec::IntoIter<f64>);
 
 impl Members {
@@ -442,7 +442,8 @@ fn places(node: &NodeProto, name: &'static str) -> Result<Vec<usize>, Fault> {
         .collect()
 }
 
-/// Numbers: a list of floats, a tensor, or a tensor in an attribute of that name with a suffix.
+/// Reads numbers: a list of floats, a tensor, or a tensor in an attribute of that name with a
+/// suffix.
 fn doubles(node: &NodeProto, name: &'static str) -> Result<Vec<f64>, Fault> {
     if let Some(floats) = node.floats(name).filter(|it| !it.is_empty()) {
         return Ok(floats.iter().copied().map(f64::from).collect());
@@ -470,7 +471,7 @@ pub(super) fn run(call: &Call<'_>) -> Results {
     )?])
 }
 
-/// The type of the scores: version 5 keeps that of its input.
+/// Returns the type of the scores: version 5 keeps the type of its input.
 pub fn result_type(node: &NodeProto, input: &Tensor) -> DType {
     match node.op_type() {
         "TreeEnsemble" => input.dtype(),
@@ -478,7 +479,7 @@ pub fn result_type(node: &NodeProto, input: &Tensor) -> DType {
     }
 }
 
-/// Rows and columns of what is given: one row, or several.
+/// Returns the rows and columns of the input: one row, or several.
 pub fn matrix(input: &Tensor) -> Result<(usize, usize), KernelError> {
     match *input.dims() {
         [width] => Ok((1, width)),

@@ -1,4 +1,4 @@
-//! Tensors to plain numbers and back: 64-bit floats, 128-bit integers, or bytes.
+//! Converts tensors to plain numbers and back: 64-bit floats, 128-bit integers, or bytes.
 
 use bytes::Bytes;
 use souk_memory::{Bf16, DType, F16, Shape, Tensor};
@@ -7,7 +7,7 @@ use super::error::KernelError;
 use super::functions::PowerRounding;
 use super::narrow;
 
-/// Elements as floats; integers and booleans become the nearest float.
+/// Returns the elements as floats; integers and booleans become the nearest float.
 pub(super) fn floats(tensor: &Tensor) -> Result<Vec<f64>, KernelError> {
     match tensor.dtype() {
         dtype if dtype.is_float() && dtype.bits() >= 16 => Ok(tensor.to_f64s()?),
@@ -32,7 +32,7 @@ pub(super) fn floats(tensor: &Tensor) -> Result<Vec<f64>, KernelError> {
     }
 }
 
-/// Elements as integers; floats lose their fraction.
+/// Returns the elements as integers; truncates floats.
 pub(super) fn ints(tensor: &Tensor) -> Result<Vec<i128>, KernelError> {
     fn wide<T: souk_memory::Element + Into<i128>>(tensor: &Tensor) -> Vec<i128> {
         let values = tensor.elements::<T>().expect("the type was matched");
@@ -61,13 +61,13 @@ pub(super) fn ints(tensor: &Tensor) -> Result<Vec<i128>, KernelError> {
     }
 }
 
-/// Elements as integers for sizes, axes and places.
+/// Returns the elements as integers for sizes, axes and indices.
 pub(super) fn indices(tensor: &Tensor) -> Result<Vec<i64>, KernelError> {
     let narrow = |value: i128| i64::try_from(value).map_err(|_| KernelError::Range(0));
     ints(tensor)?.into_iter().map(narrow).collect()
 }
 
-/// Elements as truths: all that is not zero.
+/// Returns the elements as booleans: true unless zero.
 pub(super) fn truths(tensor: &Tensor) -> Result<Vec<bool>, KernelError> {
     if tensor.dtype().is_float() {
         return Ok(floats(tensor)?
@@ -78,7 +78,7 @@ pub(super) fn truths(tensor: &Tensor) -> Result<Vec<bool>, KernelError> {
     Ok(ints(tensor)?.into_iter().map(|value| value != 0).collect())
 }
 
-/// A tensor of floats rounded to `dtype`, or cut to integers of it.
+/// Creates a tensor from floats, rounded to `dtype`, or truncated if it is an integer type.
 pub(super) fn from_floats(
     dtype: DType,
     dims: &[usize],
@@ -110,7 +110,7 @@ pub(super) fn from_floats(
     }
 }
 
-/// A tensor of integers wrapped to `dtype`, or of the nearest floats of it.
+/// Creates a tensor from integers, wrapped to `dtype`, or rounded to its nearest floats.
 pub(super) fn from_ints(
     dtype: DType,
     dims: &[usize],
@@ -144,17 +144,17 @@ pub(super) fn from_ints(
     }
 }
 
-/// A tensor of 64-bit integers.
+/// Creates a tensor of 64-bit integers.
 pub(super) fn from_indices(dims: &[usize], values: Vec<i64>) -> Result<Tensor, KernelError> {
     Ok(Tensor::from_vec(dims.to_vec(), values)?)
 }
 
-/// A boolean tensor.
+/// Creates a boolean tensor.
 pub(super) fn from_truths(dims: &[usize], values: Vec<bool>) -> Result<Tensor, KernelError> {
     Ok(Tensor::from_bools(dims.to_vec(), &values)?)
 }
 
-/// A tensor of elements given as bytes.
+/// Creates a tensor from the bytes of its elements.
 pub(super) fn from_bytes(
     dtype: DType,
     dims: &[usize],
@@ -167,7 +167,7 @@ pub(super) fn from_bytes(
     )?)
 }
 
-/// Bytes of an element of a type that is not packed.
+/// Returns the bytes of an element of a type that is not packed.
 pub(super) fn item(tensor: &Tensor) -> Result<usize, KernelError> {
     tensor
         .dtype()
@@ -179,7 +179,7 @@ fn collect<S, T>(values: Vec<S>, convert: impl FnMut(S) -> T) -> Vec<T> {
     values.into_iter().map(convert).collect()
 }
 
-/// An integer as a 32-bit float rounded to odd.
+/// Converts an integer to a 32-bit float, rounded to odd.
 fn odd_of_int(value: i128) -> f32 {
     let near = value as f32;
     let (bits, whole) = (near.to_bits(), near as i128);
@@ -190,8 +190,8 @@ fn odd_of_int(value: i128) -> f32 {
     f32::from_bits(if too_large { bits - 1 } else { bits + 1 })
 }
 
-/// A 32-bit float rounded to odd, so that rounding it once more to fewer bits gives what rounding
-/// `value` itself would give.
+/// Converts to a 32-bit float, rounded to odd, so that a second rounding to fewer bits has the same
+/// result as rounding `value` itself.
 fn odd(value: f64) -> f32 {
     let near = value as f32;
     let bits = near.to_bits();

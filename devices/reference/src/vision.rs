@@ -1,4 +1,4 @@
-//! Sampling images at computed places, and choosing among boxes.
+//! Image sampling at computed positions, and selection of boxes.
 
 use super::call::{Call, KernelError, Results};
 use super::functions::larger;
@@ -7,7 +7,7 @@ use super::resize::cubic;
 use super::shape::{count, index_of, strides};
 use super::value::{floats, from_floats, from_indices};
 
-/// How a grid of places samples an image.
+/// The settings of a grid that samples an image.
 struct Sampler<'a> {
     mode: &'a str,
     padding: &'a str,
@@ -15,7 +15,7 @@ struct Sampler<'a> {
 }
 
 impl Sampler<'_> {
-    /// The place along an axis of a coordinate from -1 to 1.
+    /// Returns the position along an axis of a coordinate from -1 to 1.
     fn place(&self, coordinate: f64, size: usize) -> f64 {
         let size = size as f64;
         if self.align {
@@ -25,7 +25,7 @@ impl Sampler<'_> {
         }
     }
 
-    /// The element at a whole place along an axis; `None` is padding of zeros.
+    /// Returns the element at an integer position along an axis; `None` is padding of zeros.
     fn element(&self, at: i64, size: usize) -> Option<usize> {
         let last = size as i64 - 1;
         match self.padding {
@@ -42,7 +42,7 @@ impl Sampler<'_> {
         }
     }
 
-    /// Elements (padding left out) and weights along an axis.
+    /// Returns elements (without padding) and weights along an axis.
     fn taps(&self, place: f64, size: usize) -> Vec<(usize, f64)> {
         let floor = place.floor();
         let near: Vec<(i64, f64)> = match self.mode {
@@ -63,7 +63,7 @@ impl Sampler<'_> {
     }
 }
 
-/// A place folded back into `low..=high` at either end.
+/// Folds a position back into `low..=high` at either end.
 fn reflected(place: f64, low: f64, high: f64) -> f64 {
     let range = high - low;
     if range <= 0.0 {
@@ -103,7 +103,7 @@ pub(super) fn grid_sample(call: &Call<'_>) -> Results {
         for point in 0..points {
             let mut taps = vec![(0usize, 1.0)];
             for axis in 0..rank {
-                // The grid names the last axis first.
+                // The grid states the last axis first.
                 let at = (sample * points + point) * rank + rank - 1 - axis;
                 let place = sampler.place(coordinates[at], spatial[axis]);
                 let own = sampler.taps(f64::from(place as f32), spatial[axis]);
@@ -157,7 +157,7 @@ pub(super) fn affine_grid(call: &Call<'_>) -> Results {
     for sample in 0..samples {
         for point in 0..points {
             let at = index_of(point, spatial);
-            // The last axis comes first, and a one for the shift.
+            // The last axis comes first, then a one for the shift.
             let place = (0..rank)
                 .rev()
                 .map(|axis| coordinate(at[axis], spatial[axis]));
@@ -185,7 +185,7 @@ fn corners(box_: &[f64], centred: bool) -> Corners {
     [a.min(c), b.min(d), a.max(c), b.max(d)]
 }
 
-/// Shared area over joint area.
+/// Returns the shared area divided by the joint area.
 fn overlap(left: &Corners, right: &Corners) -> f64 {
     let area = |it: &Corners| (it[2] - it[0]) * (it[3] - it[1]);
     let height = left[2].min(right[2]) - left[0].max(right[0]);
@@ -238,7 +238,7 @@ pub(super) fn non_max_suppression(call: &Call<'_>) -> Results {
     Ok(vec![from_indices(&[chosen.len() / 3, 3], chosen)?])
 }
 
-/// Regions of an image averaged (or their maxima taken) on a grid of samples.
+/// Averages regions of an image, or takes their maxima, on a grid of samples.
 pub(super) fn roi_align(call: &Call<'_>) -> Results {
     let (input, regions) = (call.input(0)?, call.input(1)?);
     let &[_, channels, height, width] = input.dims() else {
@@ -282,7 +282,7 @@ pub(super) fn roi_align(call: &Call<'_>) -> Results {
 /// The four corners around one sample, with their weights; none outside the image.
 type Point = Vec<(usize, f64)>;
 
-/// How a region is cut into cells and sampled.
+/// The division of a region into cells and samples.
 struct Grid {
     scale: f64,
     ratio: usize,
@@ -294,7 +294,7 @@ struct Grid {
 }
 
 impl Grid {
-    /// The sample points of every cell of a region.
+    /// Returns the sample points of every cell of a region.
     fn cells(&self, region: &[f64]) -> Vec<Vec<Point>> {
         let offset = if self.half { 0.5 } else { 0.0 };
         let edge = |index: usize| region[index] * self.scale - offset;
@@ -353,7 +353,7 @@ impl Grid {
         let parts =
             |point: &Point| -> Vec<f64> { point.iter().map(|(at, by)| plane[*at] * by).collect() };
         if self.maximum {
-            // Of the four weighted corners the largest counts, as the operator defines it.
+            // The largest of the four weighted corners counts, as the operator defines it.
             let largest = |point: &Point| parts(point).into_iter().fold(f64::NEG_INFINITY, larger);
             let best = cell.iter().map(largest).fold(f64::NEG_INFINITY, larger);
             return if best == f64::NEG_INFINITY { 0.0 } else { best };

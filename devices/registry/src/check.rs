@@ -1,9 +1,9 @@
-//! Whether a device computes what it says: a driver that lies is found before its device is sold.
+//! Checks a device's results, so that souk finds a faulty driver before it offers the device for
+//! sale.
 //!
-//! Small operators of each kind a model is made of go through the device, twice with different
-//! values, and through the CPU's kernels beside it. A device that computes in fewer bits than it is
-//! asked for passes; one that leaves memory as it was, swaps rows or answers the last question
-//! again does not.
+//! Small operators of each kind that models contain run on the device, twice with different values,
+//! and on the CPU's kernels. A device that computes in fewer bits than requested passes; a device
+//! that leaves memory unchanged, swaps rows or repeats its last answer does not.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -17,10 +17,10 @@ use souk_onnx::{
 use souk_vocabulary::processor::{Processor, Program, WorkError};
 use thiserror::Error;
 
-/// The set of operators the checks are written in.
+/// The operator set of the checks.
 const OPSET: i64 = 17;
-/// Distance from the CPU's result, as a part of its largest element, that is let pass: processors
-/// that compute 32-bit floats with 8 bits of mantissa stay below it in sums this short.
+/// A device's result may differ from the CPU's by at most this part of its largest element.
+/// Processors that compute 32-bit floats with 8 bits of mantissa stay below it in sums this short.
 const TOLERANCE: f64 = 0.03;
 /// Names of a check's inputs.
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -44,63 +44,64 @@ const CHECKS: [Check; 13] = [
     ("Transpose", &[&[12, 35]], &[35, 12]),
 ];
 
-/// Why a device does not pass.
+/// Reasons why a device does not pass.
 #[derive(Debug, Error)]
 pub enum CheckError {
-    /// It computes something else.
+    /// The device computes a different result.
     #[error(
         "{device}: its driver computes {operator} wrongly (element {element} is {found}, and the \
          CPU has {expected}): use another driver, or leave the device out"
     )]
     Wrong {
-        /// The device's model.
+        /// Model of the device.
         device: String,
-        /// The operator.
+        /// Operator type.
         operator: &'static str,
-        /// Which element is farthest off, in row-major order.
+        /// Index of the element with the largest error, in row-major order.
         element: usize,
-        /// What the device has there.
+        /// The device's value of that element.
         found: f64,
-        /// What the CPU has there.
+        /// The CPU's value of that element.
         expected: f64,
     },
-    /// It gives a tensor of other sizes or of another type.
+    /// The device returns a tensor of another shape or type.
     #[error("{device}: its driver answers {operator} with {found}, and {expected} was asked for")]
     Other {
-        /// The device's model.
+        /// Model of the device.
         device: String,
-        /// The operator.
+        /// Operator type.
         operator: &'static str,
-        /// Type and sizes that came.
+        /// Type and shape from the device.
         found: String,
-        /// Type and sizes of the result.
+        /// Type and shape of the correct result.
         expected: String,
     },
-    /// It fails an operator that it has.
+    /// The device fails on an operator that it supports.
     #[error("{device}: {operator} fails when it is tried: {cause}")]
     Failed {
-        /// The device's model.
+        /// Model of the device.
         device: String,
-        /// The operator.
+        /// Operator type.
         operator: &'static str,
-        /// Why.
+        /// Reason for the failure.
         cause: Box<WorkError>,
     },
 }
 
-/// Tries a device; an operator that it does not have says nothing of it.
+/// Checks a device; skips operators that it does not have.
 ///
 /// # Errors
-/// [`CheckError`] with the first operator that comes out otherwise than on the CPU.
+/// [`CheckError`] for the first operator with a different result than on the CPU.
 pub fn check(device: &dyn Processor) -> Result<(), CheckError> {
     let cpu = Cpu::new(device.profile().clone(), NonZeroUsize::MIN);
     CHECKS.iter().try_for_each(|each| one(device, &cpu, each))
 }
 
-/// The same with what is wrong in words: what a device is tried by that was lost in a run.
+/// Checks a device as [`check`] does, with the error as text. It serves to test a device again that
+/// was lost in a run.
 ///
 /// # Errors
-/// As [`check`].
+/// See [`check`].
 pub fn trial(device: &dyn Processor) -> Result<(), String> {
     check(device).map_err(|error| error.to_string())
 }
@@ -155,7 +156,7 @@ fn compare(
         .iter()
         .fold(0.0, |most: f64, it| most.max(it.abs()));
     let pairs = found.into_iter().zip(expected).enumerate();
-    // What is no number is as far off as can be.
+    // A result that is not a number counts as infinitely far off.
     let distance = |(found, expected): (f64, f64)| match (found - expected).abs() {
         distance if distance.is_nan() => f64::INFINITY,
         distance => distance,
@@ -173,7 +174,7 @@ fn compare(
     }
 }
 
-/// Values from -1 to 1 without a pattern that a swap of rows or of halves would keep.
+/// Returns values from -1 to 1, without a pattern that would hide a swap of rows or halves.
 fn inputs(sizes: &[&[usize]], round: usize) -> BTreeMap<String, Tensor> {
     let tensor = |(place, dims): (usize, &&[usize])| {
         let count = dims.iter().product::<usize>();

@@ -1,11 +1,12 @@
-//! Two engines that both have a subgraph: each is timed on runs that are wanted anyway, and for
-//! each set of input shapes the faster one has it.
+//! A contest of two engines that both support a subgraph: the contest times each on the user's own
+//! runs, and the faster one gets each set of input shapes.
 //!
-//! A model that runs once or twice is not worth making ready twice. So the other engine gets it
-//! only once the own one has run it for as long as that may take, and if there is memory for it.
-//! Its first run on each shapes is judged by the own engine's results on the same inputs: a library
-//! that gives others is not asked again. While both are held the weights are in memory twice; an
-//! engine that has won nowhere is let go of once no shapes are new.
+//! A model that runs once or twice is not worth two compilations. So the other engine gets the
+//! model only after souk's own engine has run it for about the time that a compilation takes, and
+//! only if there is memory for it. On each new set of shapes, the contest compares the other
+//! engine's first results with those of the own engine for the same inputs; if they differ, it
+//! drops the other engine. While it keeps both engines, the weights are in memory twice. Once no
+//! new shapes appear, it drops an engine that has won nowhere.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
@@ -22,32 +23,34 @@ use souk_vocabulary::processor::session::{Session, State};
 use souk_vocabulary::processor::{Estimate, Outcome, Processor, Program, RunError};
 use souk_vocabulary::profile::Profile;
 
-/// Runs of each engine before one is chosen: the first warms up, the best of the others counts.
+/// Runs of each engine before the contest chooses one: the first warms up, the best of the others
+/// counts.
 const RUNS_EACH: usize = 4;
-/// Sets of input shapes whose winners are kept; what comes after has that of the nearest in size.
+/// At most this many sets of input shapes can have a winner of their own; further ones get the
+/// winner of the nearest in size.
 const ROUNDS_MAX: usize = 16;
-/// Runs without new shapes after which an engine that won nowhere is let go of.
+/// Runs without new shapes after which the contest drops an engine that has won nowhere.
 const QUIET_RUNS: usize = 32;
 
-/// Time the own engine has run before the other one is made ready, which takes about that long for
-/// models of a hundred megabytes, and less for small ones.
+/// Time that the own engine runs before the contest compiles the model for the other. Compilation
+/// takes about that long for models of a hundred megabytes, and less for small ones.
 const OWN_TIME: Duration = Duration::from_millis(100);
 
-/// How far two engines' floats may differ, of the largest of a tensor: what is summed in another
-/// order differs by less, and what is computed wrongly by more.
+/// Two engines' floats may differ by at most this part of a tensor's largest. A different order of
+/// summation causes smaller differences, and wrong results are further apart.
 const APART_MAX: f64 = 1e-3;
-/// The same for floats of 16 bits.
+/// The same limit for floats of 16 bits.
 const APART_MAX_HALVES: f64 = 2e-2;
 
-/// The CPU with a library of ONNX Runtime beside its own engines. A subgraph that both have and
-/// that is run often is timed on both, and stays with the faster.
+/// The CPU with its own engines and a library of ONNX Runtime. It times a subgraph that both
+/// support and that runs often on both, and runs it on the faster.
 pub struct EngineContest {
     own: Cpu,
     other: Arc<OnnxRuntime>,
 }
 
 impl EngineContest {
-    /// A CPU and a library, of which what runs on the CPU uses `threads`.
+    /// Creates the processor from a CPU and a library, which uses `threads` on the CPU.
     #[must_use]
     pub fn new(own: Cpu, library: Arc<Library>, threads: NonZeroUsize) -> Self {
         let provider = library.host().clone();
@@ -97,45 +100,46 @@ impl Processor for EngineContest {
     }
 }
 
-/// Makes the other engine's program; `None` if it does not take the model, or has no room for it.
+/// Compiles the program for the other engine; returns `None` if that engine refuses the model or
+/// has no room for it.
 type Candidate = Box<dyn FnOnce() -> Option<Box<dyn Program>> + Send>;
 
-/// Programs of one subgraph on different engines.
+/// The programs of one subgraph on different engines.
 struct Contest {
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     stage: Mutex<Stage>,
-    /// Steps sessions, once there is one.
+    /// The program that runs all sessions, chosen at the first.
     stepped: OnceLock<Arc<dyn Program>>,
 }
 
-/// How far a contest is.
+/// The stage of a contest.
 enum Stage {
-    /// The own engine runs alone; the other one waits.
+    /// Only the own engine runs; the model is not yet compiled for the other.
     Before {
         own: Arc<dyn Program>,
         times: Times,
         candidate: Candidate,
     },
-    /// Both are held, and run in turn on shapes that have no winner.
+    /// Both engines have the model, and take turns on shapes without a winner.
     Between(Contestants),
-    /// One runs.
+    /// A single engine remains.
     Over(Arc<dyn Program>),
 }
 
-/// Both engines and what is known of them.
+/// Both engines, with their rounds.
 struct Contestants {
     own: Arc<dyn Program>,
     other: Arc<dyn Program>,
     rounds: VecDeque<(Shapes, Round)>,
-    /// Runs since shapes were new.
+    /// Number of runs since the last new shapes.
     quiet: usize,
 }
 
-/// The sizes of all inputs.
+/// The shapes of all inputs.
 type Shapes = Vec<Vec<usize>>;
 
-/// How the engines stand on inputs of some shapes.
+/// The standing of the engines on inputs of some shapes.
 #[derive(Default)]
 struct Round {
     own: Times,
@@ -143,7 +147,7 @@ struct Round {
     winner: Option<Side>,
 }
 
-/// Runs of one engine.
+/// The times of one engine's runs.
 struct Times {
     runs: usize,
     best: Duration,
@@ -156,11 +160,11 @@ enum Side {
     Other,
 }
 
-/// Whose turn a run is.
+/// The engine of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Turn {
     Own,
-    /// The first of the other engine on these shapes.
+    /// The other engine's first run on these shapes.
     Trial,
     Other,
     Last,
@@ -190,8 +194,8 @@ impl Times {
 }
 
 impl Round {
-    /// Whose turn it is: a winner's, else that of the engine with fewer runs. It is counted when it
-    /// begins, so that runs at once take turns too.
+    /// Returns the engine of the next run: the winner, or without one the engine with fewer runs.
+    /// Counts the run when it begins, so that concurrent runs take turns too.
     fn begin(&mut self) -> Turn {
         let side = match self.winner {
             Some(winner) => winner,
@@ -238,7 +242,7 @@ impl Contestants {
             .map(|(_, round)| round)
     }
 
-    /// The program of the next run on these shapes.
+    /// Returns the program for the next run on these shapes.
     fn next(&mut self, shapes: &Shapes) -> (Arc<dyn Program>, Turn) {
         self.quiet += 1;
         if self.round(shapes).is_none() && self.rounds.len() < ROUNDS_MAX {
@@ -260,7 +264,7 @@ impl Contestants {
         (program.clone(), turn)
     }
 
-    /// Who won on the shapes that are nearest in size.
+    /// Returns the winner on the shapes that are nearest in size.
     fn nearest(&self, shapes: &Shapes) -> Side {
         let size = |shapes: &Shapes| -> f64 {
             let each = shapes.iter().map(|dims| dims.iter().product::<usize>());
@@ -274,7 +278,8 @@ impl Contestants {
         nearest.map_or(Side::Own, |(_, winner)| winner)
     }
 
-    /// The engine that alone has won for so long that the other may go.
+    /// Returns the only winner, once there were no new shapes for long enough to drop the other
+    /// engine.
     fn settled(&self) -> Option<Arc<dyn Program>> {
         let mut winners = self.rounds.iter().filter_map(|(_, round)| round.winner);
         let first = winners.next()?;
@@ -287,7 +292,7 @@ impl Contestants {
 }
 
 impl Contest {
-    /// A contest of our own program with another engine's.
+    /// Creates a contest between souk's own program and another engine's.
     pub fn new(own: Box<dyn Program>, candidate: Candidate) -> Self {
         Self {
             inputs: own.inputs().to_vec(),
@@ -301,7 +306,7 @@ impl Contest {
         }
     }
 
-    /// The own engine, unless the other one has taken its place.
+    /// Returns the own engine's program, unless the other engine has replaced it.
     fn own(&self) -> Arc<dyn Program> {
         match &*self.stage() {
             Stage::Before { own, .. } => own.clone(),
@@ -314,7 +319,7 @@ impl Contest {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the other engine's program if it is time to. Other runs go on meanwhile.
+    /// Compiles the model for the other engine when it is time to. Meanwhile other runs continue.
     fn bring_in(&self) {
         let mut stage = self.stage();
         let Stage::Before { own, times, .. } = &*stage else {
@@ -339,7 +344,7 @@ impl Contest {
         }
     }
 
-    /// The program of the next run.
+    /// Returns the program for the next run.
     fn next(&self, shapes: &Shapes) -> (Arc<dyn Program>, Turn) {
         let mut stage = self.stage();
         match &mut *stage {
@@ -358,7 +363,7 @@ impl Contest {
         }
     }
 
-    /// Takes note of what a run took. The faster engine has these shapes once both have run often
+    /// Notes the time of a run. The faster engine wins these shapes once both have run often
     /// enough.
     fn note(&self, turn: Turn, shapes: &Shapes, time: Duration) {
         match (&mut *self.stage(), turn) {
@@ -372,13 +377,13 @@ impl Contest {
         }
     }
 
-    /// Compares the other engine's first results with the own one's, which are the run's.
+    /// Compares the other engine's first results with those of the own engine, which it returns.
     fn judge(
         &self,
         first: &Outcome,
         inputs: &BTreeMap<String, Tensor>,
     ) -> Result<Outcome, RunError> {
-        // A run beside this one may have found the other engine to fail: then there is one.
+        // A concurrent run may have dropped the other engine, but an own one always remains.
         let outcome = self.own().run(inputs)?;
         if !are_alike(&outcome.outputs, &first.outputs) {
             self.drop_other();
@@ -386,7 +391,7 @@ impl Contest {
         Ok(outcome)
     }
 
-    /// The own engine stays: it is right by its own tests.
+    /// Drops the other engine, because souk's tests cover its own.
     fn drop_other(&self) -> Option<Arc<dyn Program>> {
         let mut stage = self.stage();
         let own = match &*stage {
@@ -426,13 +431,13 @@ impl Program for Contest {
         }
     }
 
-    /// States stay with one engine: the own one, which writes them in place.
+    /// Keeps states with the own engine, which writes them in place.
     fn session(&self, states: Vec<State>) -> Result<Box<dyn Session + '_>, RunError> {
         self.stepped.get_or_init(|| self.own()).session(states)
     }
 }
 
-/// Whether two engines' outputs are the same but for rounding.
+/// Returns whether two engines' outputs are equal apart from rounding.
 fn are_alike(own: &BTreeMap<String, Tensor>, other: &BTreeMap<String, Tensor>) -> bool {
     own.len() == other.len()
         && own

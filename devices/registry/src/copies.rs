@@ -1,8 +1,8 @@
-//! Times copies between a device's memory and others': small ones for the latency, large ones for
-//! the bandwidth, the best of several.
+//! Times copies between a device's memory and others: small ones for the latency, large ones for
+//! the bandwidth, and the best of several.
 //!
-//! A device may answer before a copy has ended, so each is followed by a small one that is read
-//! back; what reading a small one takes is taken off.
+//! A device may report a copy before it has ended, so a small one that is read back follows each.
+//! The time to read a small one is subtracted.
 
 use std::time::{Duration, Instant};
 
@@ -12,22 +12,22 @@ use souk_vocabulary::links::Link;
 use souk_vocabulary::processor::{Processor, RunError};
 use souk_vocabulary::residency::{DeviceMemory, Resident};
 
-/// Bytes of a copy whose time is all latency.
+/// Bytes of a copy that takes only latency.
 const SMALL_BYTES: usize = 4 << 10;
-/// Bytes of a copy whose time is nearly all bandwidth.
+/// Bytes of a copy that takes almost only bandwidth.
 const LARGE_BYTES: usize = 64 << 20;
-/// The same for a quick table.
+/// Bytes of the large copy for a quick table.
 const LARGE_BYTES_QUICK: usize = 16 << 20;
-/// The part of a device's free memory that a copy may take, of which two lie there at most.
+/// A copy may take this fraction of a device's free memory; at most two are there at once.
 const ROOM_PART: u64 = 4;
-/// Copies of each size, of which the best counts.
+/// Number of copies of each size; the best counts.
 const ROUNDS: usize = 5;
 
-/// The ways between a device's memory and the host's, both directions, then from each of `others`
-/// that it is linked with. None for a device that works in the host's memory.
+/// Measures the links between a device's memory and the host's, in both directions, and from each
+/// of `others` that it has a link to. Returns none for a device that works in the host's memory.
 ///
 /// # Errors
-/// Why a device failed.
+/// [`RunError`] if a device failed.
 pub fn links(
     device: &dyn Processor,
     others: &[&dyn Processor],
@@ -78,7 +78,7 @@ pub fn links(
     Ok(links)
 }
 
-/// A path's kind in words.
+/// Describes a path's kind.
 fn over(kind: PathKind) -> String {
     match kind {
         PathKind::Unified | PathKind::Shared => "one memory".to_owned(),
@@ -95,7 +95,7 @@ fn zeros(bytes: usize) -> Tensor {
     Tensor::from_vec([count], vec![0f32; count]).expect("as many values as the shape has")
 }
 
-/// The shortest time for each of two tensors.
+/// Returns the shortest time for each of two tensors.
 fn best(
     tensors: [&Tensor; 2],
     once: impl Fn(&Tensor) -> Result<Duration, RunError>,
@@ -109,7 +109,7 @@ fn best(
     Ok(best)
 }
 
-/// Waits until all that a device was asked for is done, by a small tensor that goes there and back.
+/// Waits until a device has completed all operations: copies a small tensor there and back.
 fn settle(memory: &dyn DeviceMemory) -> Result<(), RunError> {
     let little = Tensor::from_vec([1], vec![0f32]).expect("one value");
     memory.put(&little)?.to_host().map(|_| ())
@@ -123,7 +123,7 @@ fn put(memory: &dyn DeviceMemory, tensor: &Tensor) -> Result<Duration, RunError>
 }
 
 fn read(there: &dyn Resident) -> Result<Duration, RunError> {
-    // Read once before: it may not have arrived.
+    // Read it once before, because it may not have arrived.
     there.to_host()?;
     let start = Instant::now();
     there.to_host()?;

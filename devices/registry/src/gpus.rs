@@ -1,4 +1,4 @@
-//! GPUs opened and measured.
+//! Opens GPUs and measures them.
 
 use souk_gpu::{Adapter, Gpu, GpuConfig, OpenError};
 use souk_memory::DType;
@@ -16,22 +16,22 @@ pub fn open(adapter: &Adapter, config: GpuConfig) -> Result<Gpu, OpenError> {
     Ok(measured(Gpu::unmeasured(adapter, config)?))
 }
 
-/// Opens a card that is reached through CUDA and measures it.
+/// Opens a card through CUDA and measures it.
 ///
 /// # Errors
-/// As [`card::open`](souk_gpu::card::open).
+/// See [`card::open`](souk_gpu::card::open).
 #[cfg(feature = "cuda")]
 pub fn open_card(ordinal: usize, config: GpuConfig) -> Result<Gpu, souk_cuda::CudaError> {
     Ok(measured(souk_gpu::card::open(ordinal, config)?))
 }
 
-/// The same GPU with what it was measured to do in its profile.
+/// Returns the GPU with the measured figures in its profile.
 fn measured(gpu: Gpu) -> Gpu {
     let measured = measure::processor(&gpu);
     let mut profile = gpu.profile().clone();
-    // The upper halves of floats are computed with in 32 bits.
+    // The GPU computes bfloat16, the upper halves of floats, in 32 bits.
     measured.note(&mut profile, &[DType::Bf16]);
-    // A processor that passes for a GPU would be at products of halves for seconds.
+    // A software GPU would compute the products of 16-bit floats for seconds.
     let operations_per_second = match profile.kind {
         Kind::Custom => measured.f32_operations_per_second,
         _ => measure::product_rate(&gpu, DType::F16),
@@ -43,7 +43,7 @@ fn measured(gpu: Gpu) -> Gpu {
     };
     profile.throughput.insert(DType::F16, halves);
     let gpu = gpu.described(profile);
-    // A link that fails now fails whoever uses it, too.
+    // If a link fails now, it also fails for its users.
     let timed = copies::links(&gpu, &[], true).unwrap_or_default();
     gpu.noting(&timed)
 }

@@ -1,7 +1,7 @@
-//! Devices of this machine made ready to be sold: opened, measured, checked against the CPU,
-//! warmed, and two engines of one device held against each other.
+//! Prepares this machine's devices for sale: opens and measures them, checks them against the CPU,
+//! warms them up, and holds contests between two engines of one device.
 //!
-//! A device is tried before it is sold:
+//! You should check and warm a device before you sell it:
 //!
 //! ```
 //! use std::num::NonZeroUsize;

@@ -1,9 +1,9 @@
-//! Measures the CPU: arithmetic, memory bandwidth, the cost of launching an operator.
+//! Measures the CPU: arithmetic, memory bandwidth, the time to launch an operator.
 //!
-//! Quick on purpose (below two seconds), since a provider measures when it starts. The arithmetic
-//! is that of the backend itself, so the figure is what a buyer gets, not what the silicon could
-//! do; the best of several runs counts, and what a run waits for a core does not, since others
-//! share the machine.
+//! The measurement is quick (below two seconds), because a provider measures when it starts. It
+//! uses the backend's own arithmetic, so the figure is a buyer's speed, not the hardware's limit.
+//! The best of several runs counts, without the time that a run waits for a core, because other
+//! work shares the machine.
 
 mod undisturbed;
 
@@ -26,43 +26,43 @@ use souk_vocabulary::taxonomy::{Kind, MemoryKind, Trait};
 
 use undisturbed::Whose;
 
-/// Side of the square matrices multiplied: large enough to be limited by arithmetic.
+/// Side of the square matrices: large enough for arithmetic to limit the product.
 const MATRIX_SIDE: usize = 512;
-/// Time spent multiplying matrices.
+/// Time to spend on products of matrices.
 const ARITHMETIC_TIME: Duration = Duration::from_millis(400);
-/// Side of the matrices in 64-bit floats, which take longer.
+/// Side of the matrices of 64-bit floats, which take longer.
 const EXACT_SIDE: usize = 128;
-/// Time spent multiplying them.
+/// Time to spend on products of 64-bit floats.
 const EXACT_TIME: Duration = Duration::from_millis(100);
-/// Time spent copying memory.
+/// Time to spend on copies of memory.
 const BANDWIDTH_TIME: Duration = Duration::from_millis(250);
-/// Bytes of all buffers copied between, shared by the threads: beyond what caches hold, and small
-/// beside the memory of any machine that sells some.
+/// Total bytes of all copy buffers, over all threads: larger than caches, and small compared with
+/// the memory of any machine that sells compute.
 const COPY_BYTES: usize = 256 << 20;
-/// Operators in the chain whose time gives that of one.
+/// Operators in the chain that measures the time of one.
 const CHAIN: usize = 64;
 
-/// Side of the squares of mixed work: what a small model's activations have.
+/// Side of the squares of mixed work, as large as a small model's activations.
 const MIXED_SIDE: usize = 192;
-/// Layers of it, and operators in each.
+/// Layers of mixed work, and operators in each.
 const MIXED_LAYERS: usize = 4;
 const MIXED_STEPS: usize = 5;
-/// Time spent on it.
+/// Time to spend on mixed work.
 const MIXED_TIME: Duration = Duration::from_millis(150);
 
-/// What was measured.
+/// The measured figures of a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CpuMeasurement {
-    /// Threads used.
+    /// Number of threads in the measurement.
     pub threads: NonZeroUsize,
     /// 32-bit floating-point operations per second of a matrix product.
     pub f32_operations_per_second: f64,
-    /// 64-bit floating-point operations per second: what the reference kernels do with every float
-    /// type but that of 32 bits.
+    /// 64-bit floating-point operations per second. The reference kernels compute every float type
+    /// except 32 bits in this type.
     pub f64_operations_per_second: f64,
-    /// Bytes read and written per second by copying.
+    /// Bytes read and written per second by copies.
     pub bytes_per_second: f64,
-    /// Seconds an operator takes that has next to nothing to do.
+    /// Seconds of an operator with almost no work.
     pub launch_seconds: f64,
 }
 
@@ -86,12 +86,12 @@ pub fn cpu(description: &CpuDescription, threads: NonZeroUsize) -> CpuMeasuremen
     }
 }
 
-/// The share of its measured figures that a CPU keeps on mixed work: products of middling size,
-/// with reductions and functions of each element between, as models have them. By the wall, since
-/// a job waits for the machine's other work too. At most 1.
+/// Measures the share of its figures that a CPU reaches on mixed work: products of medium size,
+/// with reductions and elementwise functions between, as in models. Uses wall time, because a job
+/// also waits for the machine's other work. Returns at most 1.
 ///
 /// # Errors
-/// If the backend fails an operator it has.
+/// [`WorkError`] if the backend fails on an operator that it has.
 pub fn share(cpu: &Cpu) -> Result<f64, WorkError> {
     let mut nodes = Vec::new();
     for layer in 0..MIXED_LAYERS {
@@ -126,7 +126,7 @@ pub fn share(cpu: &Cpu) -> Result<f64, WorkError> {
     Ok((expected.as_secs_f64() / middle).min(1.0))
 }
 
-/// The profile of a CPU that was measured.
+/// Returns the profile of a measured CPU.
 #[must_use]
 pub fn profile(description: &CpuDescription, measured: &CpuMeasurement) -> Profile {
     let rate = |operations_per_second| Throughput {
@@ -164,23 +164,23 @@ pub fn profile(description: &CpuDescription, measured: &CpuMeasurement) -> Profi
     }
 }
 
-/// What was measured of a device with a memory of its own.
+/// The measured figures of a device with its own memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
     /// 32-bit floating-point operations per second of a matrix product.
     pub f32_operations_per_second: f64,
-    /// Bytes read and written per second by an operator that only passes over its input.
+    /// Bytes read and written per second by an elementwise operator.
     pub bytes_per_second: f64,
-    /// Seconds an operator takes that has next to nothing to do.
+    /// Seconds of an operator with almost no work.
     pub launch_seconds: f64,
     /// Bytes per second to the device and back.
     pub link_bytes_per_second: f64,
-    /// How it was measured.
+    /// Description of the measurement.
     pub method: String,
 }
 
 impl Measurement {
-    /// Writes it into a profile; `also` are types that run as fast as 32-bit floats.
+    /// Writes the figures into a profile; `also` are types that run as fast as 32-bit floats.
     pub fn note(&self, profile: &mut Profile, also: &[DType]) {
         let rate = Throughput {
             operations_per_second: self.f32_operations_per_second,
@@ -195,17 +195,17 @@ impl Measurement {
     }
 }
 
-/// Operators in the longer of two chains whose times are compared.
+/// Operators in the longer of the two chains that are compared.
 const LONG_CHAIN: usize = 9;
-/// Side of the square whose elements are passed over: 16 MiB, beyond the caches of most devices.
+/// Side of the square for elementwise operators: 16 MiB, larger than the caches of most devices.
 const PASS_SIDE: usize = 2048;
-/// Threads of this process that work for a device with processors of its own.
+/// Threads of this process that serve a device with its own processors.
 const LAUNCHING: NonZeroUsize = NonZeroUsize::MIN;
-/// Time spent on each chain.
+/// Time to spend on each chain.
 const CHAIN_TIME: Duration = Duration::from_millis(150);
 
-/// Measures a device that takes 32-bit floats, in about a second. What the way to the device and
-/// back costs is taken out by comparing a long chain of operators with a short one.
+/// Measures a device that supports 32-bit floats, in about a second. Compares a long chain of
+/// operators with a short one, to subtract the time of the link to the device and back.
 #[must_use]
 pub fn processor(device: &dyn Processor) -> Measurement {
     let (pass_seconds, once) = link_of_chain(device, PASS_SIDE, DType::F32, &alternating);
@@ -225,7 +225,7 @@ pub fn processor(device: &dyn Processor) -> Measurement {
     }
 }
 
-/// Operations per second of a product of matrices of a type, by the same comparison.
+/// Returns the operations per second of a product of matrices of a type, by the same comparison.
 #[must_use]
 pub fn product_rate(device: &dyn Processor, dtype: DType) -> f64 {
     let product = |index: usize| NodeProto::of("MatMul", &["x", &value(index)], &value(index + 1));
@@ -233,7 +233,7 @@ pub fn product_rate(device: &dyn Processor, dtype: DType) -> f64 {
     2.0 * (MATRIX_SIDE as f64).powi(3) / seconds.max(1e-9)
 }
 
-/// Seconds of one operator in a long chain, and of one alone with the way there and back.
+/// Returns the seconds of one operator in a long chain, and of one alone including the link.
 fn link_of_chain(
     device: &dyn Processor,
     side: usize,
@@ -253,7 +253,7 @@ fn value(index: usize) -> String {
     }
 }
 
-/// One of two functions, in turn, so that no pass merges a chain of them.
+/// Returns one of two functions in turn, so that no optimiser pass merges a chain of them.
 fn alternating(index: usize) -> NodeProto {
     let operator = if index.is_multiple_of(2) {
         "Sin"
@@ -263,7 +263,7 @@ fn alternating(index: usize) -> NodeProto {
     NodeProto::of(operator, &[&value(index)], &value(index + 1))
 }
 
-/// Seconds of a chain of operators over a square.
+/// Returns the seconds of a chain of operators on a square.
 fn chain(
     (device, threads, dtype): (&dyn Processor, NonZeroUsize, DType),
     side: usize,
@@ -283,7 +283,7 @@ fn chain(
     })
 }
 
-/// Operations per second of a matrix product.
+/// Returns the operations per second of a matrix product.
 fn arithmetic(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
     let nodes = vec![NodeProto::of("MatMul", &["x", "x"], "y")];
     let side = MATRIX_SIDE;
@@ -298,8 +298,8 @@ fn arithmetic(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
     2.0 * (side as f64).powi(3) / seconds
 }
 
-/// Operations per second of a product in 64-bit floats, which the reference kernels compute on the
-/// thread that asks.
+/// Returns the operations per second of a product of 64-bit floats, which the reference kernels
+/// compute on the caller's thread.
 fn exact_arithmetic(cpu: &dyn Processor) -> f64 {
     let nodes = vec![NodeProto::of("MatMul", &["x", "x"], "y")];
     let program = compile(cpu, nodes, "y", EXACT_SIDE, DType::F64);
@@ -311,7 +311,7 @@ fn exact_arithmetic(cpu: &dyn Processor) -> f64 {
     2.0 * (EXACT_SIDE as f64).powi(3) / seconds
 }
 
-/// Bytes read and written per second by all threads copying at once.
+/// Returns the bytes read and written per second when all threads copy at once.
 fn bandwidth(threads: NonZeroUsize) -> f64 {
     let bytes = COPY_BYTES / 2 / threads.get();
     let copy = || {
@@ -335,12 +335,12 @@ fn bandwidth(threads: NonZeroUsize) -> f64 {
         .sum()
 }
 
-/// Seconds of one operator in a chain of operators on one element each.
+/// Returns the seconds of one operator in a chain of operators on one element each.
 fn launch(cpu: &dyn Processor, threads: NonZeroUsize) -> f64 {
     chain((cpu, threads, DType::F32), 1, CHAIN, &alternating) / CHAIN as f64
 }
 
-/// A program from a square `x` to `output`, both of one type.
+/// Compiles a program from a square `x` to `output`, both of one type.
 fn compile(
     device: &dyn Processor,
     nodes: Vec<NodeProto>,
@@ -353,7 +353,7 @@ fn compile(
         .expect("the backend has its own operators")
 }
 
-/// Nodes from a square `x` to `output` as a model.
+/// Returns nodes from a square `x` to `output` as a subgraph.
 fn subgraph(nodes: Vec<NodeProto>, output: &str, side: usize, dtype: DType) -> Subgraph {
     let port = |name: &str| {
         let dims = vec![Dimension::fixed(side as i64); 2];
@@ -389,7 +389,7 @@ fn run(program: &dyn Program, input: &Tensor) {
     );
 }
 
-/// Seconds of the fastest of as many runs as fit into `time`, at least two.
+/// Returns the seconds of the fastest run among as many as fit into `time`, at least two.
 fn best_of(time: Duration, whose: Whose, mut work: impl FnMut()) -> f64 {
     let start = Instant::now();
     let mut best = f64::INFINITY;

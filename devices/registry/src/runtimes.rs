@@ -1,4 +1,4 @@
-//! Processors that ONNX Runtime reaches, opened and measured.
+//! Opens processors through ONNX Runtime and measures them.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use souk_onnxruntime::{Library, OnnxRuntime, Provider};
 
 use crate::measure;
 
-/// The processor of a provider, measured, which takes about a second.
+/// Opens a provider's processor and measures it, which takes about a second.
 #[must_use]
 pub fn measured(library: Arc<Library>, provider: Provider, threads: NonZeroUsize) -> OnnxRuntime {
     let mut profile = provider.profile(library.build());

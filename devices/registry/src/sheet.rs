@@ -1,4 +1,4 @@
-//! Times single operators on a device: a table over operators and sizes.
+//! Times single operators on a device, in a table of operators and sizes.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -17,19 +17,19 @@ use souk_vocabulary::profile::Profile;
 
 use crate::copies::links;
 
-/// Version of the operator set the table's nodes are written in.
+/// Version of the operator set of the table's nodes.
 const OPSET: i64 = 23;
-/// Time given to each measurement, with at least [`RUNS_MIN`] runs.
+/// Time for each measurement, with at least [`RUNS_MIN`] runs.
 const TIME_EACH: Duration = Duration::from_millis(60);
-/// The same for a quick table.
+/// Time for each measurement of a quick table.
 const TIME_EACH_QUICK: Duration = Duration::from_millis(15);
-/// Fewest runs of which the best counts.
+/// Least runs; the best counts.
 const RUNS_MIN: usize = 3;
 
-/// One operator at one size, timed.
+/// The timing of one operator at one size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
-    /// The operator.
+    /// Operator type.
     pub operator: String,
     /// Element type.
     pub dtype: DType,
@@ -39,40 +39,40 @@ pub struct Row {
     pub seconds: f64,
     /// Arithmetic operations per second.
     pub operations_per_second: f64,
-    /// Bytes that must move at least, per second.
+    /// Bytes per second, of the least that must move.
     pub bytes_per_second: f64,
 }
 
-/// What a device was measured to do: what its owner signs and others may compare.
+/// The measurement sheet of a device, which its owner signs and others can compare.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sheet {
-    /// The device and its driver: measured anew when this changes.
+    /// Identity of the device and its driver; if it changes, the device is measured again.
     pub key: String,
-    /// Whether only the smaller sizes were timed.
+    /// Whether it covers only the smaller sizes.
     pub quick: bool,
-    /// Seconds since 1970 when it was measured, by its owner's clock.
+    /// Time of the measurement, in seconds since 1970 by the owner's clock.
     pub measured_at: u64,
-    /// The device, with memory bandwidth and launch overhead as measured.
+    /// Profile of the device, with measured memory bandwidth and launch time.
     pub profile: Profile,
-    /// Operators timed. A time is that of a whole run, the way to the device and back included.
+    /// Times of operators. Each is that of a whole run, including the link to the device and back.
     pub rows: Vec<Row>,
-    /// Copies between its memory and others' timed; none where it works in the host's.
+    /// Times of copies between its memory and others; none if it works in the host's.
     #[serde(default)]
     pub links: Vec<Link>,
-    /// Joules a second over the whole table; `None` where there is no meter.
+    /// Mean watts over the whole table; `None` if there is no meter.
     pub watts: Option<f64>,
-    /// Seconds that all of this took, the device opened and described beforehand with it; `None` in
-    /// a sheet of before they were noted.
+    /// Seconds of the whole measurement, including the time to open and describe the device; `None`
+    /// in sheets older than this field.
     #[serde(default)]
     pub seconds: Option<f64>,
 }
 
 impl Sheet {
-    /// Measures a device that is called `key`, and its links with `others`; `begun` is when opening
-    /// it began.
+    /// Measures a device identified by `key`, and its links to `others`. `measured_at` is the time
+    /// of the measurement, and `begun` the instant at which the caller began to open the device.
     ///
     /// # Errors
-    /// If the backend fails an operator it has.
+    /// [`WorkError`] if the backend fails on an operator that it has.
     pub fn measure(
         device: &dyn Processor,
         others: &[&dyn Processor],
@@ -97,13 +97,14 @@ impl Sheet {
     }
 }
 
-/// Seconds within which a quick sheet is to be made, its device opened with it.
+/// A quick sheet should take at most this many seconds, including the time to open the device.
 pub const QUICK_SECONDS_MAX: f64 = 10.0;
-/// Seconds that one run may take, as far as the size before it tells; a longer one is left out.
+/// One run should take at most this many seconds, as predicted from the next smaller size; the
+/// table leaves out longer ones.
 const RUN_SECONDS_MAX: f64 = 1.0;
-/// The same for a quick table.
+/// The most seconds of one run in a quick table.
 const RUN_SECONDS_MAX_QUICK: f64 = 0.04;
-/// How many times as long the next size takes, at most: products have four times the side.
+/// The most that time grows from one size to the next: products have four times the side.
 const GROWTH: f64 = 64.0;
 
 const FLOATS: &[DType] = &[DType::F32, DType::F64, DType::F16, DType::Bf16];
@@ -116,14 +117,14 @@ const NUMBERS: &[DType] = &[
     DType::I64,
 ];
 
-/// An operator with its element types, and the shapes of its inputs in three sizes.
+/// An operator with its element types, and its inputs' shapes in three sizes.
 struct TimedOperator {
     operator: &'static str,
     dtypes: &'static [DType],
     sizes: [&'static [&'static [usize]]; 3],
 }
 
-/// The operators that are timed.
+/// The operators to time.
 const TABLE: [TimedOperator; 10] = [
     TimedOperator {
         operator: "MatMul",
@@ -201,11 +202,11 @@ const TABLE: [TimedOperator; 10] = [
     },
 ];
 
-/// Times each operator of the table in each of its types and sizes; what the device does not have
-/// is left out, and what would take long.
+/// Times each operator of the table in each of its types and sizes, except those that the device
+/// does not have and those that would take long.
 ///
 /// # Errors
-/// If the backend fails an operator it has.
+/// [`WorkError`] if the backend fails on an operator that it has.
 pub fn table(device: &dyn Processor, quick: bool) -> Result<Vec<Row>, WorkError> {
     let (time, seconds_max) = match quick {
         true => (TIME_EACH_QUICK, RUN_SECONDS_MAX_QUICK),
@@ -228,8 +229,8 @@ pub fn table(device: &dyn Processor, quick: bool) -> Result<Vec<Row>, WorkError>
     Ok(rows)
 }
 
-/// One row, and the seconds that passed in a run, which are not those of a device that is emulated;
-/// `None` if the device refuses the operator in this type.
+/// Returns one row, and the elapsed seconds of a run, which differ from the row's if the device is
+/// emulated. Returns `None` if the device refuses the operator in this type.
 fn row(
     device: &dyn Processor,
     operator: &str,
@@ -256,7 +257,7 @@ fn row(
     let subgraph = alone(&node, OPSET, &inputs, &BTreeMap::new(), &[output]);
     let program = match device.compile(&subgraph) {
         Ok(program) => program,
-        // An engine of others says which types it lacks only when it compiles.
+        // An external engine reports the types that it lacks only when it compiles.
         Err(CompileError::Unsupported(_) | CompileError::Engine { .. }) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
@@ -281,7 +282,8 @@ fn row(
     Ok(Some((row, passed)))
 }
 
-/// Values between -1 and 1, or between -100 and 100 of integers, that come again after a while.
+/// Returns values between -1 and 1, or for integers between -100 and 100, which repeat
+/// periodically.
 pub fn waves(dtype: DType, dims: &[usize]) -> Tensor {
     let wave: Vec<f64> = (0..PERIOD).map(|at| (at as f64 * 0.7).sin()).collect();
     match dtype {
@@ -295,7 +297,7 @@ pub fn waves(dtype: DType, dims: &[usize]) -> Tensor {
     }
 }
 
-/// Values after which they come again: no divisor of a size that is timed.
+/// Period of the values; it divides no timed size.
 const PERIOD: usize = 1021;
 
 fn again<T: Element>(dims: &[usize], values: &[f64], of: impl Fn(f64) -> T) -> Tensor {
@@ -305,7 +307,7 @@ fn again<T: Element>(dims: &[usize], values: &[f64], of: impl Fn(f64) -> T) -> T
     Tensor::from_vec(dims, all).expect("as many values as the shape has")
 }
 
-/// One node alone as a subgraph from its inputs, its weights in it, to its outputs.
+/// Returns one node as a subgraph from its inputs to its outputs, with its weights inside.
 #[must_use]
 pub fn alone(
     node: &NodeProto,
@@ -351,7 +353,8 @@ pub fn alone(
     }
 }
 
-/// Seconds of the fastest of as many runs as fit into `time`, by the device and by the clock.
+/// Returns the seconds of the fastest run among as many as fit into `time`: by the device's
+/// account, and by the clock.
 fn best(
     program: &dyn Program,
     inputs: &BTreeMap<String, Tensor>,

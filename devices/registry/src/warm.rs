@@ -1,15 +1,17 @@
-//! A first run before the first job's: what only a process's first run pays is paid here.
+//! Runs a small model before the first job, so that no job pays for a process's first run.
 //!
-//! A fresh process has code that was never executed, threads that never ran and memory that was
-//! never touched. A small model through each kind of engine takes that out of the first job.
+//! A fresh process has code, threads and memory that were never used. A small model in each kind of
+//! engine takes this cost before the first job.
 
 use souk_onnx::sample;
 use souk_vocabulary::processor::{Processor, WorkError};
 
-/// Compiles a small model on a device and runs it once.
+/// Compiles a small model on a device and runs it once. You should call this before the device's
+/// first job.
 ///
 /// # Errors
-/// If the device fails an operator it should have; it is no less fit for jobs without.
+/// [`WorkError`] if the device fails on an operator that it should have; it can still run jobs
+/// without that operator.
 pub fn warm(device: &dyn Processor) -> Result<(), WorkError> {
     let program = device.compile(&sample::subgraph())?;
     program.run(&sample::inputs())?;

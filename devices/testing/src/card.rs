@@ -1,12 +1,12 @@
-//! CUDA's libraries, played by `fake.cpp`, in a process of its own that finds them before
-//! any other.
+//! CUDA's libraries, simulated by `fake.cpp`, in a separate process that finds them before any
+//! others.
 
 use std::path::Path;
 use std::process::Command;
 
 use crate::host;
 
-/// Set in the process that has the libraries.
+/// Path of the libraries' log, set in the process that uses them.
 pub const LOG: &str = "SOUK_FAKE_LOG";
 
 fn compile(folder: &Path) {
@@ -27,7 +27,8 @@ fn compile(folder: &Path) {
     }
 }
 
-/// Runs a test where the libraries are; gives what they noted.
+/// Runs a test in a process with the libraries, and returns their log; `None` without a C++
+/// compiler.
 #[must_use]
 pub fn noted(test: &str) -> Option<Vec<String>> {
     if !host::has_compiler() {

@@ -1,5 +1,5 @@
-//! An allocator that counts, for tests of how much memory something takes: what it counts is the
-//! same on every machine, as the figures of an operating system are not.
+//! An allocator that counts bytes, for tests of memory use. Its counts are the same on every
+//! machine, unlike an operating system's figures.
 
 #![expect(unsafe_code, reason = "an allocator can't be written without")]
 
@@ -7,16 +7,17 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The system's allocator, which counts the bytes in use. A test makes it its `global_allocator`.
+/// The system's allocator with a count of the bytes in use. A test must make it its
+/// `global_allocator`.
 pub struct CountingAllocator {
     in_use: AtomicUsize,
     peak: AtomicUsize,
-    /// Held by a test that counts: the tests of a program run at the same time.
+    /// A test must hold this lock while it counts, because the tests of a program run concurrently.
     alone: Mutex<()>,
 }
 
 impl CountingAllocator {
-    /// An allocator that counted nothing yet.
+    /// Creates an allocator with zero counts.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "a static needs a constant")]
     pub const fn new() -> Self {
@@ -27,14 +28,14 @@ impl CountingAllocator {
         }
     }
 
-    /// Waits until no other test counts; a test that counts holds this from its beginning on, so
-    /// that what others prepare is not counted with its own.
+    /// Waits until no other test counts. You should hold the guard from the beginning of your test,
+    /// so that the preparations of other tests do not count.
     pub fn wait_alone(&self) -> MutexGuard<'_, ()> {
         self.alone.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs something; gives the most bytes it had at once and the bytes it left in use, both
-    /// beyond those in use before.
+    /// Runs a closure, and returns its peak bytes and the bytes that it left in use, both in
+    /// addition to those in use before.
     pub fn count<T>(&self, run: impl FnOnce() -> T) -> (T, CountedBytes) {
         let before = self.in_use.load(Ordering::SeqCst);
         self.peak.store(before, Ordering::SeqCst);
@@ -53,16 +54,16 @@ impl CountingAllocator {
     }
 }
 
-/// Bytes that something took.
+/// Bytes that a closure used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedBytes {
-    /// The most at once.
+    /// Peak bytes in use.
     pub peak: usize,
-    /// Those still in use when it ended.
+    /// Bytes still in use at the end.
     pub left: usize,
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call passes its arguments unchanged to the system's allocator.
 unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         self.add(layout.size());

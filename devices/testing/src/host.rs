@@ -1,5 +1,5 @@
-//! Translated kernels on this machine's CPU: what a card would compute, without one. Each is
-//! compiled by the system's C++ compiler with `host.cpp` around it, which plays the card.
+//! Runs translated GPU kernels on this machine's CPU, so that tests need no card. The system's C++
+//! compiler compiles each kernel with `host.cpp`, which simulates the card.
 
 #![expect(unsafe_code, reason = "compiled kernels are called with addresses")]
 
@@ -11,7 +11,7 @@ use libloading::{Library, Symbol};
 
 const HOST: &str = include_str!("host.cpp");
 
-/// Whether there is a C++ compiler.
+/// Returns whether the system has a C++ compiler.
 pub fn has_compiler() -> bool {
     let asked = Command::new("c++").arg("--version").output();
     asked.is_ok_and(|asked| asked.status.success())

@@ -1,5 +1,5 @@
-//! What the tests of several crates are made with: nodes, models, values, profiles, and results
-//! that were worked out by hand.
+//! Fixtures for the tests of several crates: nodes, models, values, profiles, and results worked
+//! out by hand.
 
 pub mod card;
 pub mod counting;
@@ -18,7 +18,7 @@ use souk_onnx::{
 use souk_vocabulary::profile::{Memory, Profile};
 use souk_vocabulary::taxonomy::{CpuIsa, Kind, MemoryKind};
 
-/// A CPU of which nothing is known.
+/// Returns the profile of an unknown CPU.
 #[must_use]
 pub fn cpu_profile() -> Profile {
     Profile {
@@ -40,7 +40,7 @@ pub fn cpu_profile() -> Profile {
     }
 }
 
-/// A node without attributes, called after its operator.
+/// Returns a node without attributes, named after its operator.
 #[must_use]
 pub fn node(operator: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
     NodeProto {
@@ -52,7 +52,7 @@ pub fn node(operator: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
     }
 }
 
-/// Nodes from some inputs to some outputs, of ranks that are left open, with weights.
+/// Returns a model of nodes between inputs and outputs of open ranks, with weights.
 #[must_use]
 pub fn model(
     nodes: Vec<NodeProto>,
@@ -84,7 +84,7 @@ pub fn model(
     }
 }
 
-/// A model whose weights lie in it.
+/// Returns a model as a subgraph, with its weights inside.
 #[must_use]
 pub fn subgraph(model: &ModelProto) -> Subgraph {
     Subgraph {
@@ -93,7 +93,7 @@ pub fn subgraph(model: &ModelProto) -> Subgraph {
     }
 }
 
-/// A node with a list of integers as an attribute.
+/// Adds a list of integers to a node as an attribute.
 #[must_use]
 pub fn with_ints(mut node: NodeProto, name: &str, ints: &[i64]) -> NodeProto {
     node.attribute.push(AttributeProto {
@@ -105,7 +105,7 @@ pub fn with_ints(mut node: NodeProto, name: &str, ints: &[i64]) -> NodeProto {
     node
 }
 
-/// A node with an integer as an attribute.
+/// Adds an integer to a node as an attribute.
 #[must_use]
 pub fn with_int(mut node: NodeProto, name: &str, int: i64) -> NodeProto {
     node.attribute.push(AttributeProto {
@@ -117,7 +117,7 @@ pub fn with_int(mut node: NodeProto, name: &str, int: i64) -> NodeProto {
     node
 }
 
-/// A node with a graph as an attribute.
+/// Adds a graph to a node as an attribute.
 #[must_use]
 pub fn with_graph(mut node: NodeProto, name: &str, graph: GraphProto) -> NodeProto {
     node.attribute.push(AttributeProto {
@@ -129,7 +129,7 @@ pub fn with_graph(mut node: NodeProto, name: &str, graph: GraphProto) -> NodePro
     node
 }
 
-/// Values between -1 and 1 that differ by `seed`.
+/// Returns values between -1 and 1 that depend on `seed`.
 pub fn noise(dims: &[usize], seed: u64) -> Tensor {
     let count = dims.iter().product();
     let mut state = seed.wrapping_mul(2).wrapping_add(1);
@@ -143,7 +143,7 @@ pub fn noise(dims: &[usize], seed: u64) -> Tensor {
     Tensor::from_vec(dims, values).expect("a test is built from what holds")
 }
 
-/// The model with images of known rank, which its builder leaves open.
+/// Returns a model as a subgraph, with inputs of these shapes in place of open ones.
 pub fn ranked(mut model: ModelProto, inputs: &[(&str, &[usize])]) -> Subgraph {
     let graph = model
         .graph
@@ -162,7 +162,7 @@ pub fn ranked(mut model: ModelProto, inputs: &[(&str, &[usize])]) -> Subgraph {
     subgraph(&model)
 }
 
-/// Fails where a result is further off than `tolerance`, relative to the largest.
+/// Panics if a result differs by more than `tolerance`, relative to the largest element.
 pub fn assert_near(
     found: &BTreeMap<String, Tensor>,
     expected: &BTreeMap<String, Tensor>,
@@ -190,7 +190,7 @@ pub fn assert_near(
     }
 }
 
-/// Tensors by their names.
+/// Returns tensors by their names.
 #[must_use]
 pub fn named(tensors: &[(&str, Tensor)]) -> BTreeMap<String, Tensor> {
     tensors
@@ -199,7 +199,7 @@ pub fn named(tensors: &[(&str, Tensor)]) -> BTreeMap<String, Tensor> {
         .collect()
 }
 
-/// A product of `x` with a matrix.
+/// Returns a product of `x` with a matrix.
 pub fn matmul() -> ModelProto {
     let weight = Tensor::from_vec([2, 2], vec![1f32, 2.0, 3.0, 4.0])
         .expect("a test is built from what holds");
@@ -212,13 +212,13 @@ pub fn matmul() -> ModelProto {
     )
 }
 
-/// A product of `x` with a matrix as a subgraph.
+/// Returns a product of `x` with a matrix as a subgraph.
 #[must_use]
 pub fn product() -> Subgraph {
     subgraph(&matmul())
 }
 
-/// What [`product`] is given.
+/// Returns the inputs of [`product`].
 #[must_use]
 pub fn product_inputs() -> BTreeMap<String, Tensor> {
     named(&[(
@@ -227,7 +227,7 @@ pub fn product_inputs() -> BTreeMap<String, Tensor> {
     )])
 }
 
-/// A node whose kernel is the weight `kernel`.
+/// Returns a node with its own kernel, the weight `kernel`.
 pub fn custom(operator: &str, inputs: &[&str], outputs: &[&str], types: &[i64]) -> NodeProto {
     let mut node = node(operator, inputs, outputs);
     node.domain = Some(souk_onnx::custom::DOMAIN.to_owned());
@@ -239,7 +239,7 @@ pub fn custom(operator: &str, inputs: &[&str], outputs: &[&str], types: &[i64]) 
     node
 }
 
-/// The example of a kernel in WebAssembly, as its build line makes it.
+/// Returns the example of a WebAssembly kernel, as its build line makes it.
 #[must_use]
 pub fn median() -> Vec<u8> {
     wat::parse_str(include_str!("../../kernels/median.wat")).expect("the example is well formed")

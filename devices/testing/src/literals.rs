@@ -1,4 +1,4 @@
-//! Nodes with results worked out by hand, of values that are no number or infinite.
+//! Nodes with results worked out by hand, for infinite values and NaN.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use souk_vocabulary::processor::Processor;
 
 use crate::{model, node, subgraph, with_int, with_ints};
 
-/// A node, what it is given, and what it gives: as ONNX has it, not as any engine does.
+/// A node with its input and its expected output by ONNX's definition, not by any engine.
 pub struct Literal {
-    /// The node.
+    /// The node to test.
     pub node: NodeProto,
-    /// Sizes of what it is given.
+    /// Shape of the input.
     pub dims: Vec<usize>,
-    /// The values of that.
+    /// Values of the input.
     pub given: Vec<f32>,
-    /// What it gives.
+    /// Expected values of the output.
     pub expected: Vec<f32>,
 }
 
@@ -31,7 +31,7 @@ impl Literal {
         }
     }
 
-    /// It in a model, behind another node if there is one.
+    /// Returns the node in a model, after another node if there is one.
     #[must_use]
     pub fn model(&self, before: Option<NodeProto>, weights: &[(&str, Tensor)]) -> ModelProto {
         let dtype = DType::F32;
@@ -40,12 +40,12 @@ impl Literal {
         model(nodes, &[(given, dtype)], &[("y", dtype)], weights)
     }
 
-    /// It alone.
+    /// Returns the node as a subgraph.
     pub fn alone(&self) -> Subgraph {
         subgraph(&self.model(None, &[]))
     }
 
-    /// That a device gives what is expected.
+    /// Asserts that a device computes the expected values.
     pub fn holds_on(&self, device: &dyn Processor, graph: &Subgraph) {
         let program = device
             .compile(graph)
@@ -79,7 +79,7 @@ const UP: f32 = f32::INFINITY;
 
 const DOWN: f32 = f32::NEG_INFINITY;
 
-/// Pools and largest elements of what is no number or infinite.
+/// Returns pools and maxima of infinite values and NaN.
 pub fn odd_pools() -> Vec<Literal> {
     let pool = |operator| {
         let pool = with_ints(node(operator, &["x"], &["y"]), "kernel_shape", &[2, 2]);
@@ -121,8 +121,8 @@ pub fn odd_pools() -> Vec<Literal> {
     ]
 }
 
-/// Activations of what is no number or infinite. A comparison with what is no number fails, and by
-/// it a `ThresholdedRelu` and a `Shrink` give zero.
+/// Returns activations of infinite values and NaN. A comparison with NaN is false, so a
+/// `ThresholdedRelu` and a `Shrink` return zero.
 pub fn odd_activations() -> Vec<Literal> {
     let given = [NO, UP, DOWN, -1.0, 0.5, 2.0];
     let literal = |operator, expected: [f32; 6]| {

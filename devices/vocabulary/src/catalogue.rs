@@ -1,7 +1,7 @@
-//! Known processors, as their makers describe them: what an emulated device is made from.
+//! The catalogue of known processors, from which emulated devices take their profiles.
 //!
 //! The data file states each figure in one unit, dense and sparse apart, with its source. Data
-//! sheets do not give the time to launch an operator; it is assumed for each kind, here.
+//! sheets do not give the time to launch an operator, so this module assumes one for each kind.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -13,10 +13,10 @@ use souk_memory::DType;
 use crate::profile::{Memory, Power, Profile, Throughput};
 use crate::taxonomy::{Kind, MemoryKind, Trait};
 
-/// The data file, part of the program.
+/// The data file, compiled into the program.
 const FILE: &str = include_str!("../catalogue.json");
 
-/// The file read: profiles, and what lies between their memory and others'.
+/// The parsed data file: profiles, and the links of each processor by its name.
 static CATALOGUE: LazyLock<(Vec<Profile>, BTreeMap<String, Interconnect>)> = LazyLock::new(|| {
     let mut entries: Vec<Entry> = serde_json::from_str(FILE).expect("a test reads the data file");
     let linked = entries.iter_mut().filter_map(|entry| {
@@ -27,30 +27,30 @@ static CATALOGUE: LazyLock<(Vec<Profile>, BTreeMap<String, Interconnect>)> = Laz
     (entries.into_iter().map(Profile::from).collect(), links)
 });
 
-/// What lies between a device's memory and others', as far as its maker states it.
+/// The links between a device's memory and other memories, as far as its maker states them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Interconnect {
-    /// Generation and lanes of the PCI Express that leads to the host.
+    /// PCI Express generation and lanes of the link to the host.
     pub pcie: Option<(u8, u8)>,
-    /// A link to devices that have one of the same name, and its bytes a second each way between
-    /// two of them.
+    /// Name of a link to devices with a link of the same name, and its bytes per second each way
+    /// between two of them.
     pub direct: Option<(String, f64)>,
 }
 
-/// All known processors, in the order of the data file. Each is marked as emulated.
+/// Returns all known processors in the order of the data file, each marked as emulated.
 #[must_use]
 pub fn all() -> &'static [Profile] {
     &CATALOGUE.0
 }
 
-/// What lies between the memory of the processor of this name and others'; `None` if that is the
-/// host's own memory, or not known.
+/// Returns the links of the named processor; `None` if it works in the host's memory, or its links
+/// are unknown.
 #[must_use]
 pub fn interconnect(name: &str) -> Option<&'static Interconnect> {
     CATALOGUE.1.get(name)
 }
 
-/// The processor of this name.
+/// Returns the processor with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Profile> {
     all().iter().find(|profile| profile.name == name)
@@ -64,7 +64,7 @@ struct Entry {
     vendor: String,
     model: String,
     kind: String,
-    /// What else the kind is made of, under the kind's own names.
+    /// These fields refine the kind; the kind's type defines their names.
     api: Option<serde_json::Value>,
     generation: Option<serde_json::Value>,
     family: Option<serde_json::Value>,
@@ -76,7 +76,7 @@ struct Entry {
     /// Operations a second counted with 2:4 sparsity, in tera (10^12).
     #[serde(default)]
     sparse: BTreeMap<DType, f64>,
-    /// Power limit.
+    /// Power limit, in watts.
     watts: Option<f64>,
     #[serde(default)]
     traits: Vec<Trait>,
@@ -88,7 +88,7 @@ struct Entry {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct EntryLink {
-    /// Generation and lanes.
+    /// PCI Express generation and lanes.
     pcie: Option<(u8, u8)>,
     direct: Option<EntryDirect>,
     source: String,
@@ -183,8 +183,8 @@ impl Entry {
     }
 }
 
-/// Time to launch one operator, assumed for want of data: the order of magnitude that each kind's
-/// usual runtime takes.
+/// Returns the assumed time to launch one operator, because data sheets do not state it: the order
+/// of magnitude of each kind's usual runtime.
 fn assumed_launch(kind: &Kind) -> Duration {
     let microseconds = match kind {
         Kind::Cpu { .. } | Kind::Lpu => 1,

@@ -1,12 +1,13 @@
-//! What runs really took against what the cost model said, remembered and used for the next.
+//! Measured run times against the cost model's, remembered in order to correct later estimates.
 //!
-//! A key is a class of operators in one element type and size. For each, the ratio of measured to
-//! modelled time is kept as count, mean and variance of its logarithm, so that twice too slow and
-//! twice too fast weigh the same; recent runs weigh more once there are many, so that drift is
-//! followed, and a device that has become another one within three runs (`outliers`); one that is
-//! given nothing since is tried again (`retrial`). A size never seen is foretold from two of its
-//! class that it lies between, where it does, and corrected like its neighbours where it does not.
-//! Works that are only measured together share out what they were off by (`joint_estimator`).
+//! A key is a class of operators in one element type and size. For each key, the history stores the
+//! ratio of measured to modelled time as count, mean and variance of its logarithm, so that twice
+//! too slow and twice too fast weigh the same. Once there are many runs, recent ones weigh more, so
+//! that the mean follows drift; after three outliers in a row the mean jumps (`outlier_filter`). If
+//! a slower device gets no more work, the history tries it again later (`retrial`). A size without
+//! runs is interpolated between two sizes of its class that enclose it; if there are no such two,
+//! its neighbours correct it. If works can only be measured together, they share the deviation
+//! (`joint_estimator`).
 
 mod joint_estimator;
 mod key;
@@ -23,27 +24,29 @@ use key::Span;
 pub use key::{Key, class};
 pub use outlier_filter::{Evidence, KNOWN, OutlierFilter};
 
-/// Beyond this many runs an old one fades: the mean follows what the device does now.
+/// Beyond this many runs an old one fades, so that the mean follows the device's present speed.
 const MEMORY_RUNS: f64 = 64.0;
-/// Keys held at most; operators, types and size classes of any real mix of models are fewer.
+/// A history can hold at most this many keys; any real mix of models has fewer operators, types and
+/// size classes.
 const KEYS_MAX: usize = 4096;
-/// Whole models among them at most: strangers name as many as they like, and must not push out
-/// what is known of operators.
+/// At most this many of them can be whole models, because strangers can name any number of models
+/// and must not push out the records of operators.
 const MODELS_MAX: usize = 256;
-/// A measured time this many times off the model is a hiccup or a clock set, not a speed.
+/// A measured time this many times off the model comes from a hiccup or a clock change, not from
+/// the device's speed.
 const RATIO_MAX: f64 = 1e6;
 
-/// Sizes that are looked at for two between which one never seen lies.
+/// The most nearby sizes to search for two that enclose a new one.
 const NEAR_MAX: usize = 12;
-/// Sizes whose mean corrects one that lies between no two.
+/// The number of nearest sizes whose mean corrects a size that no two enclose.
 const NEIGHBOURS: usize = 4;
-/// Added to squares of distances, so that one of the same size does not weigh for ever.
+/// Added to squares of distances, so that a record of the same size does not get infinite weight.
 const DISTANCE_LEAST: f64 = 1e-3;
 
-/// How measured times of one key relate to the model.
+/// The relation of measured to modelled times for one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// Runs measured.
+    /// Number of measured runs.
     pub count: u64,
     /// Mean of the logarithm of measured over modelled time.
     pub mean: f64,
@@ -51,18 +54,18 @@ pub struct Record {
     pub variance: f64,
     /// Mean of the logarithm of measured seconds.
     pub seconds: f64,
-    /// How far the last run lay from the mean, in standard deviations of the runs before it.
+    /// Distance of the last run from the mean, in standard deviations of the runs before it.
     pub drift: f64,
-    /// Runs by what each said of this key: one for a run of its own, less for a part of one.
+    /// Weight of the evidence in runs: a run of this key alone counts one, a joint run less.
     #[serde(default)]
     pub weight: f64,
-    /// Mean of joules a second, where runs said what they used.
+    /// Mean watts, if any run reported its energy.
     #[serde(default)]
     pub watts: Option<f64>,
-    /// The mean before the device became slower, until that is tried again.
+    /// The mean before the device became slower; set until the next retrial.
     #[serde(default)]
     pub before: Option<f64>,
-    /// The last runs, where they lay far off.
+    /// The latest measurements, if they lay far from the mean.
     #[serde(skip)]
     pub outliers: OutlierFilter,
 }
@@ -71,8 +74,8 @@ pub struct Record {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct History {
     records: Vec<(Key, Record)>,
-    /// How often other devices told what they took since this one did, and how often it was tried
-    /// in vain.
+    /// How many measurements other devices reported since this one last did, and how many retrials
+    /// were in vain.
     #[serde(default)]
     passed: u32,
     #[serde(default)]
@@ -80,7 +83,7 @@ pub struct History {
 }
 
 impl Record {
-    /// Takes in the logarithms of one ratio and of its measured seconds.
+    /// Adds the logarithms of one ratio and of its measured seconds.
     fn add(&mut self, value: f64, seconds: f64) {
         let deviation = self.variance.sqrt();
         let said = match self.weight >= KNOWN {
@@ -110,7 +113,7 @@ impl Record {
         }
     }
 
-    /// Whether it can be the record of any runs.
+    /// Checks that runs can have produced this record.
     fn is_sound(&self) -> bool {
         let figures = [self.mean, self.variance, self.seconds, self.weight];
         let is_power = |watts: f64| watts.is_finite() && watts >= 0.0;
@@ -124,7 +127,7 @@ impl Record {
 }
 
 impl History {
-    /// Whether it can have been learned: what a file says may be damaged.
+    /// Checks that runs can have produced this history, because a file may be damaged.
     #[must_use]
     pub fn is_sound(&self) -> bool {
         let records = &self.records;
@@ -133,8 +136,8 @@ impl History {
             && records.iter().all(|(_, record)| record.is_sound())
     }
 
-    /// The time of what the model puts at so much by what is known of its class; `None` where
-    /// nothing is.
+    /// Returns the expected time for a modelled time, by records of the key's class; `None` if the
+    /// class has no records.
     #[must_use]
     pub fn foretold(&self, key: &Key, modelled: f64) -> Option<f64> {
         if let Some(record) = self.record(key) {
@@ -149,10 +152,11 @@ impl History {
         Some(by_size.unwrap_or_else(|| modelled * nearest(&near, key).exp()))
     }
 
-    /// What to multiply the model with for a class of which nothing is known, by what the other
-    /// classes of its operator are off by; `None` where none is known. It is their mean and the
-    /// model's own, less their deviation: one that is off says little of the next, which is better
-    /// tried than never run again; many that agree say much.
+    /// Returns a factor for the model of a class without records, from the errors of the other
+    /// classes of its operator; `None` if they have no records either. The factor is the mean of
+    /// their errors and of a correct model, less their deviation. One class that is off says little
+    /// about the next, which should be tried rather than avoided for ever; many classes that agree
+    /// say much.
     #[must_use]
     pub fn by_others(&self, key: &Key) -> Option<f64> {
         let mut classes: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
@@ -174,7 +178,7 @@ impl History {
         Some((mean - (squares / count).sqrt()).exp())
     }
 
-    /// Records of the same operator and type.
+    /// Returns the records of the same operator and type.
     fn of_operator<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = &'a (Key, Record)> {
         let operator = &key.operator;
         let first = self.records.partition_point(|it| it.0.operator < *operator);
@@ -183,8 +187,8 @@ impl History {
         own.filter(move |it| it.0.is_of(key))
     }
 
-    /// Remembers that work the model put at `modelled` took `measured`. Nothing is learned from a
-    /// time of zero, or one beyond all reason.
+    /// Learns that work with the time `modelled` took `measured`. Ignores a time of zero and an
+    /// absurd ratio.
     pub fn learn(&mut self, key: Key, modelled: Duration, measured: Duration) {
         let ratio = measured.as_secs_f64() / modelled.as_secs_f64();
         if !(1.0 / RATIO_MAX..RATIO_MAX).contains(&ratio) {
@@ -203,7 +207,7 @@ impl History {
         assert!(self.records.len() <= KEYS_MAX, "the history is bounded");
     }
 
-    /// The record of a key, if there were runs.
+    /// Returns the record of a key, if it has runs.
     #[must_use]
     pub fn record(&self, key: &Key) -> Option<&Record> {
         let index = self
@@ -213,9 +217,9 @@ impl History {
         Some(&self.records[index].1)
     }
 
-    /// A modelled time, corrected by what is known: of the very key; else between the two sizes of
-    /// its class that it lies between best; else like the nearest, of its class where there are
-    /// any, of its operator or of its element type.
+    /// Returns a modelled time, corrected by the best known evidence: the key's own record; else
+    /// the two sizes of its class that enclose it best; else the nearest records of its class, its
+    /// operator or its element type, in this order.
     #[must_use]
     pub fn corrected(&self, key: &Key, modelled: Duration) -> Duration {
         let like = |mean: f64| modelled.as_secs_f64() * mean.exp();
@@ -229,7 +233,7 @@ impl History {
         Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
     }
 
-    /// The records nearest in size of those that are most alike, the nearest first.
+    /// Returns the records that are most alike, nearest in size first.
     fn near(&self, key: &Key) -> Vec<&(Key, Record)> {
         let alike = |kinship| {
             let records = self.records.iter();
@@ -243,7 +247,7 @@ impl History {
         nearest_first(closest.into_iter().flat_map(alike), key)
     }
 
-    /// All records by key: what a provider keeps and shows.
+    /// Returns all records by key. A provider stores and displays them.
     #[must_use]
     pub fn records(&self) -> BTreeMap<&Key, &Record> {
         self.records
@@ -253,7 +257,7 @@ impl History {
     }
 }
 
-/// The few of these that are nearest in size.
+/// Returns the [`NEAR_MAX`] records that are nearest in size.
 fn nearest_first<'a>(
     records: impl Iterator<Item = &'a (Key, Record)>,
     key: &Key,
@@ -265,9 +269,10 @@ fn nearest_first<'a>(
     near
 }
 
-/// The time of a size between two of its class, where it lies between two: by logarithms, so that
-/// time that grows with any power of the size is met exactly. It asks the model nothing, which may
-/// change its mind between them about what limits the operator.
+/// Interpolates the time between two sizes of the class that enclose this one, if there are such
+/// two. It works on logarithms, so that it is exact for time that grows with any power of the size.
+/// It does not use the model, which may consider another resource the operator's limit at each of
+/// the two sizes.
 fn between(near: &[&(Key, Record)], key: &Key) -> Option<f64> {
     let alike = near
         .iter()
@@ -285,8 +290,8 @@ fn between(near: &[&(Key, Record)], key: &Key) -> Option<f64> {
     best.map(|(_, seconds)| seconds.exp())
 }
 
-/// The mean logarithm of ratios of the nearest, in inverse proportion to the squares of their
-/// distances; 0 without any.
+/// Returns the mean logarithm of the nearest ratios, weighted by the inverse squares of their
+/// distances; 0 if there are none.
 fn nearest(near: &[&(Key, Record)], key: &Key) -> f64 {
     let weigh = |(held, record): &&&(Key, Record)| {
         let weight = 1.0 / (held.distance(key) + DISTANCE_LEAST);

@@ -1,5 +1,5 @@
-//! What every device is spoken of in: what a processor and a program are, what a profile says of
-//! them, which processors are catalogued, and what is remembered of how they ran.
+//! The vocabulary of devices: processors and programs, profiles of processors, the catalogue of
+//! known ones, and the history of their run times.
 //!
 //! A device sees one subgraph at a time. It knows neither money nor peers.
 //!

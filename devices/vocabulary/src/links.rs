@@ -1,14 +1,13 @@
-//! What lies between a device's memory and the host's, as far as it is known before anything was
-//! measured.
+//! Links between a device's memory and the host's, as assumed before anything is measured.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use souk_memory::paths::{Path, PathKind};
 
-/// Generations of PCI Express: transfers a second and lane (10^9), each of one bit, and the part of
-/// them that is not encoding. PCI-SIG's base specifications 1.0 to 6.0: 8 of 10 bits, from the
-/// third generation on 128 of 130, in the sixth 242 of 256 bytes.
+/// PCI Express by generation: transfers per second and lane (10^9) of one bit each, and the part of
+/// them that is data rather than encoding. From PCI-SIG's base specifications 1.0 to 6.0: 8 of 10
+/// bits, from the third generation on 128 of 130, in the sixth 242 of 256 bytes.
 pub const PCIE: [(f64, f64); 6] = [
     (2.5, 8.0 / 10.0),
     (5.0, 8.0 / 10.0),
@@ -17,14 +16,15 @@ pub const PCIE: [(f64, f64); 6] = [
     (32.0, 128.0 / 130.0),
     (64.0, 242.0 / 256.0),
 ];
-/// Time before the first byte of a copy that a driver is asked for, assumed until it is measured:
-/// the order of magnitude of a driver's call and of the device's engine that copies.
+/// Time before the first byte of a copy by a driver, assumed until it is measured: the order of
+/// magnitude of a driver's call and of the device's copy engine.
 const LATENCY: Duration = Duration::from_micros(10);
-/// Bytes a second where nothing is known, assumed until it is measured: a copy by one core on any
+/// Bytes per second of an unknown link, assumed until it is measured: a copy by one core of any
 /// machine of the last ten years.
 const COPIED_PER_SECOND: f64 = 5e9;
 
-/// PCI Express of so many lanes; of a generation that is not known, the last one that is.
+/// Returns a PCI Express link with this many lanes; an unknown generation counts as the latest
+/// known one.
 #[must_use]
 pub fn pcie(generation: u8, lanes: u8) -> Path {
     let index = usize::from(generation.max(1) - 1).min(PCIE.len() - 1);
@@ -36,9 +36,10 @@ pub fn pcie(generation: u8, lanes: u8) -> Path {
     }
 }
 
-/// NVLink between cards of this compute capability, each way: half of what NVIDIA's data sheets
-/// give for both ways of the V100 (300 GB/s), A100 (600), H100 (900) and B200 (1,800), which have a
-/// card's links all lead to one other; others have the bridge of the A40 and RTX A6000 (112.5).
+/// Returns NVLink between cards of this compute capability, each way. The rates are half of the
+/// two-way rates in NVIDIA's data sheets for the V100 (300 GB/s), A100 (600), H100 (900) and B200
+/// (1,800), where all links of a card lead to one other. Other cards have the bridge of the A40 and
+/// RTX A6000 (112.5).
 #[must_use]
 pub fn nvlink(capability: (u8, u8)) -> Path {
     let both_ways = match capability {
@@ -55,7 +56,7 @@ pub fn nvlink(capability: (u8, u8)) -> Path {
     }
 }
 
-/// A copy by the host, or a way of which nothing is known.
+/// Returns a copy by the host, which also stands for an unknown link.
 #[must_use]
 pub fn copied() -> Path {
     Path {
@@ -65,19 +66,19 @@ pub fn copied() -> Path {
     }
 }
 
-/// A way between two memories, timed.
+/// A measured link between two memories.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
-    /// Where it begins: `host`, or a device's name.
+    /// Source: `host`, or a device's name.
     pub from: String,
-    /// Where it ends.
+    /// Destination: `host`, or a device's name.
     pub to: String,
-    /// What it runs over, as the device says.
+    /// The kind of link, as the device reports it.
     pub over: String,
-    /// Bytes per second of a large copy, its latency taken off.
+    /// Bytes per second of a large copy, without its latency.
     pub bytes_per_second: f64,
-    /// Seconds of a small copy.
+    /// Seconds that a small copy takes.
     pub latency_seconds: f64,
-    /// Whether a profile gave the time, not hardware.
+    /// Whether the time comes from a profile instead of hardware.
     pub modelled: bool,
 }

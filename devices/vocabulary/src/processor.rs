@@ -1,8 +1,8 @@
-//! The contract of a backend: a processor says what it is and can run, compiles a subgraph, and
-//! runs it.
+//! The contract of a backend: a processor describes its capabilities, compiles a subgraph, and runs
+//! it.
 //!
-//! Everything a processor cannot do it refuses in [`Processor::compile`], before anything is
-//! bought; a program that compiled gives right results or an error, never a wrong number.
+//! A processor must refuse everything that it cannot do in [`Processor::compile`], before the buyer
+//! pays. A compiled program must return correct results or an error, never a wrong number.
 
 pub mod session;
 pub mod stepping;
@@ -24,50 +24,50 @@ use session::{HeldSession, Session, State};
 
 /// A device that runs subgraphs.
 pub trait Processor: Send + Sync {
-    /// What it is, and how fast.
+    /// Returns the processor's description and speed.
     fn profile(&self) -> &Profile;
 
-    /// Whether it has an operator at all; types and shapes are judged by [`Processor::compile`].
+    /// Checks that the processor has this operator; [`Processor::compile`] checks types and shapes.
     ///
     /// # Errors
     /// [`Unsupported`], with the reason.
     fn supports(&self, node: &NodeProto) -> Result<(), Unsupported>;
 
-    /// The time and energy some work should take.
+    /// Returns the time and energy that some work should take.
     fn estimate(&self, work: &Work) -> Estimate;
 
-    /// Makes a subgraph ready to run, as often as wanted.
+    /// Compiles a subgraph, which you can then run any number of times.
     ///
     /// # Errors
-    /// [`CompileError`]: what is malformed, missing or unsupported, by name.
+    /// [`CompileError`] names the malformed, missing or unsupported part.
     fn compile(&self, subgraph: &Subgraph) -> Result<Box<dyn Program>, CompileError>;
 
-    /// The same for a subgraph that nobody else needs: a device may let go of each weight as soon
-    /// as it has it in a form of its own, so that weights are in memory once.
+    /// Compiles a subgraph that you do not need any more: a device can drop each weight once it has
+    /// converted it, so that memory holds each weight once.
     ///
     /// # Errors
-    /// As [`Self::compile`].
+    /// See [`Self::compile`].
     fn compile_owned(&self, subgraph: Subgraph) -> Result<Box<dyn Program>, CompileError> {
         self.compile(&subgraph)
     }
 
-    /// Bytes of its memory that are free.
+    /// Returns the free bytes of its memory.
     fn memory_free_bytes(&self) -> u64;
 
-    /// The part of it at work, 0 to 1, since this was last asked.
+    /// Returns the busy part of the processor, 0 to 1, since the last call.
     fn utilisation(&self) -> f64;
 
-    /// Joules its meter has counted; `None` where there is no meter.
+    /// Returns the joules that its meter has counted; `None` if it has no meter.
     fn meter_joules(&self) -> Option<f64>;
 
-    /// How many of this machine's cores it computes on, which others may want as well; none where
-    /// it computes by itself, or its time is modelled.
+    /// Returns how many of this machine's cores it computes on, which other devices may compete
+    /// for; 0 if it computes by itself, or its time is modelled.
     fn cores(&self) -> usize {
         0
     }
 
-    /// Memory of its own, in which tensors may stay from one run to another; `None` where it works
-    /// in the host's.
+    /// Returns the device's own memory, where tensors can stay between runs; `None` if it works in
+    /// the host's memory.
     fn memory(&self) -> Option<&dyn DeviceMemory> {
         None
     }
@@ -75,23 +75,23 @@ pub trait Processor: Send + Sync {
 
 /// A compiled subgraph.
 pub trait Program: Send + Sync {
-    /// The inputs it takes.
+    /// Returns the inputs that the program takes.
     fn inputs(&self) -> &[Port];
 
-    /// The outputs it gives.
+    /// Returns the outputs that the program computes.
     fn outputs(&self) -> &[Port];
 
-    /// Runs once.
+    /// Runs the program once.
     ///
     /// # Errors
-    /// [`RunError`]: an input that does not fit, or why the run failed.
+    /// [`RunError`] if an input does not fit or the run failed.
     fn run(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError>;
 
-    /// Runs once with inputs that may lie in the device's memory, and leaves those outputs there
-    /// that are named in `kept`. A device that works in the host's memory gives all of them there.
+    /// Runs once with inputs that may be in the device's memory, and leaves the outputs named in
+    /// `kept` there. A device that works in the host's memory returns all outputs there.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// See [`Self::run`].
     fn run_held(
         &self,
         inputs: &BTreeMap<String, TensorHandle>,
@@ -106,11 +106,12 @@ pub trait Program: Send + Sync {
             .try_map(|tensor| Ok(TensorHandle::Host(tensor)))
     }
 
-    /// The same with states, inputs that nobody else reads: a device may write their next values
-    /// over them, where a run that fails leaves what its caches do not count yet.
+    /// Runs as [`Self::run_held`] with `states`, inputs that have no other reader: a device may
+    /// overwrite them with their next values. A run that fails may leave data in positions that the
+    /// caches do not count yet.
     ///
     /// # Errors
-    /// As [`Self::run`].
+    /// See [`Self::run`].
     fn run_over(
         &self,
         inputs: &BTreeMap<String, TensorHandle>,
@@ -121,36 +122,36 @@ pub trait Program: Send + Sync {
         self.run_held(inputs, kept)
     }
 
-    /// A session whose sequences begin with these states. What is exported from one, of this device
-    /// or of another, begins the next.
+    /// Opens a session whose sequences begin with these states. States that one session exports, on
+    /// this device or another, can begin the next.
     ///
     /// # Errors
-    /// [`RunError`]: a state that does not fit, or why there is no room.
+    /// [`RunError`] if a state does not fit or the device has no room.
     fn session(&self, states: Vec<State>) -> Result<Box<dyn Session + '_>, RunError> {
         Ok(Box::new(HeldSession::new(self, states)))
     }
 }
 
-/// What a run gave and took.
+/// The results and costs of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome<T = Tensor> {
     /// Outputs by name.
     pub outputs: BTreeMap<String, T>,
-    /// Time the device worked, by its own account: modelled if it is emulated.
+    /// Time that the device worked, by its own account; modelled if it is emulated.
     pub busy: Duration,
-    /// Energy it used, if known.
+    /// Energy that the run used, if known.
     pub energy: Option<Energy>,
-    /// Operators run.
+    /// Number of operators run.
     pub operators: u64,
-    /// What computed them.
+    /// The engine that computed the outputs.
     pub engine: Engine,
 }
 
 impl<T> Outcome<T> {
-    /// The same with something else made of each output.
+    /// Converts each output with `make`.
     ///
     /// # Errors
-    /// The first that making one gives.
+    /// The first error of `make`.
     pub fn try_map<U, E>(self, make: impl Fn(T) -> Result<U, E>) -> Result<Outcome<U>, E> {
         let outputs = self.outputs.into_iter();
         let outputs = outputs.map(|(name, output)| Ok((name, make(output)?)));
@@ -164,7 +165,7 @@ impl<T> Outcome<T> {
     }
 }
 
-/// What computes on a device: a subgraph may be run by one or another.
+/// The engines of a device; a device may have several, each of which can run a subgraph.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -177,22 +178,22 @@ pub enum Engine {
     OnnxRuntime,
 }
 
-/// An amount of energy, and whether a meter said so.
+/// An amount of energy, and whether a meter counted it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Energy {
     /// Joules.
     pub joules: f64,
-    /// Whether a meter counted them; else they are modelled from power and time.
+    /// Whether a meter counted them; otherwise they are modelled from power and time.
     pub measured: bool,
 }
 
-/// Why the work of a subgraph could not be told.
+/// Reasons why the work of a subgraph could not be computed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum WorkError {
-    /// It does not compile.
+    /// The subgraph does not compile.
     #[error(transparent)]
     Compile(#[from] CompileError),
-    /// It does not run.
+    /// The subgraph does not run.
     #[error(transparent)]
     Run(#[from] RunError),
 }
@@ -204,8 +205,8 @@ impl From<Unsupported> for WorkError {
 }
 
 impl Estimate {
-    /// Time and energy of some work on a device: launches, and the slower of arithmetic and
-    /// memory. Arithmetic in a type the device does not compute in takes for ever.
+    /// Estimates time and energy of some work on a device: launches, and the slower of arithmetic
+    /// and memory. Arithmetic in a type that the device does not compute in takes for ever.
     #[must_use]
     pub fn of(work: &Work, profile: &Profile) -> Self {
         let rate = work
@@ -229,7 +230,8 @@ impl Estimate {
 }
 
 impl Energy {
-    /// That of a run: by what a meter showed before and after it, else by the device's power.
+    /// Returns the energy of a run: the difference of two meter readings, or, without a meter, the
+    /// device's power times `busy`.
     #[must_use]
     pub fn of_run(shown: Option<(f64, f64)>, power: Option<Power>, busy: Duration) -> Option<Self> {
         let measured = shown.map(|(before, after)| Self {
@@ -244,7 +246,7 @@ impl Energy {
     }
 }
 
-/// What some work should take.
+/// The estimated cost of some work.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Estimate {
     /// Time from start to end.
@@ -253,7 +255,8 @@ pub struct Estimate {
     pub joules: Option<f64>,
 }
 
-/// Checks inputs against a program's ports: all there, none unknown, types and shapes right.
+/// Checks inputs against a program's ports: each port must have an input of its type and shape, and
+/// there must be no others.
 ///
 /// # Errors
 /// The `Input…` cases of [`RunError`].
@@ -261,10 +264,10 @@ pub fn check_inputs(ports: &[Port], inputs: &BTreeMap<String, Tensor>) -> Result
     check_each(ports, inputs, |tensor| (tensor.dtype(), tensor.shape()))
 }
 
-/// The same for inputs wherever they lie.
+/// Checks inputs as [`check_inputs`], in any memory.
 ///
 /// # Errors
-/// As [`check_inputs`].
+/// See [`check_inputs`].
 pub fn check_held(ports: &[Port], inputs: &BTreeMap<String, TensorHandle>) -> Result<(), RunError> {
     check_each(ports, inputs, |held| (held.dtype(), held.shape()))
 }

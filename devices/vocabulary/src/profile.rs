@@ -1,4 +1,4 @@
-//! What a device is and can do: stated by a data sheet, or measured.
+//! Profiles of devices: capabilities and speed, stated by a data sheet or measured.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,45 +10,45 @@ use crate::taxonomy::{GpuApi, Kind, MemoryKind, Trait};
 
 /// The name of the machine's own CPU.
 pub const CPU: &str = "cpu";
-/// The name of a GPU of the machine's.
+/// The name of one of the machine's GPUs.
 pub const GPU: &str = "gpu";
 
-/// A device described: what the market sells and what the planner counts with.
+/// The description of a device, which the market sells and the planner computes with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// Short name in lowercase with dashes, unique in the catalogue.
+    /// Short name in lowercase with dashes, which must be unique in the catalogue.
     pub name: String,
-    /// Who makes it.
+    /// The maker's name.
     pub vendor: String,
-    /// What its maker calls it.
+    /// The maker's name for the model.
     pub model: String,
-    /// Its kind.
+    /// The kind of processor.
     #[serde(flatten)]
     pub kind: Kind,
-    /// Whether its time and energy come from this description rather than from hardware.
+    /// Whether time and energy come from this profile instead of hardware.
     pub emulated: bool,
-    /// Its memory.
+    /// Capacity and speed of its memory.
     pub memory: Memory,
     /// Arithmetic throughput for each element type it computes in.
     pub throughput: BTreeMap<DType, Throughput>,
-    /// Time from asking for one operator to its start, when nothing else waits.
+    /// Time from the request for one operator to its start, while the device is idle.
     #[serde(rename = "launch_seconds", with = "seconds")]
     pub launch: Duration,
-    /// Power it draws, if known.
+    /// Power that it draws, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub power: Option<Power>,
     /// Workloads it suits.
     #[serde(default)]
     pub traits: Vec<Trait>,
-    /// Where the figures come from: a data sheet, or how and on what they were measured.
+    /// Source of the figures: a data sheet, or the method and machine of the measurement.
     pub source: String,
 }
 
-/// What a device runs its operators through.
+/// The backend that runs a device's operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// The own engines for CPUs.
+    /// souk's engines for CPUs.
     Cpu,
     /// Vulkan, Metal or Direct3D 12.
     Wgpu,
@@ -56,12 +56,12 @@ pub enum Backend {
     Cuda,
     /// A library of ONNX Runtime.
     Onnxruntime,
-    /// The CPU that stands for a processor of the catalogue.
+    /// The CPU, in place of a processor of the catalogue.
     Emulated,
 }
 
 impl Backend {
-    /// All of them.
+    /// All backends.
     pub const ALL: [Self; 5] = [
         Self::Cpu,
         Self::Wgpu,
@@ -70,13 +70,13 @@ impl Backend {
         Self::Emulated,
     ];
 
-    /// The one of this name.
+    /// Returns the backend with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|it| it.name() == name)
     }
 
-    /// Its name in options and metadata.
+    /// Returns its name in options and metadata.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -92,11 +92,11 @@ impl Backend {
 /// A device's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
-    /// What it is made of.
+    /// The memory's technology.
     pub kind: MemoryKind,
     /// Capacity in bytes.
     pub bytes: u64,
-    /// Bandwidth in bytes per second; infinite where it was not measured, which JSON has as null.
+    /// Bandwidth in bytes per second; infinite if not measured, which JSON stores as null.
     #[serde(with = "measured")]
     pub bytes_per_second: f64,
 }
@@ -109,7 +109,7 @@ pub struct Throughput {
     /// Whether the figure counts zeros skipped by structured sparsity.
     #[serde(default)]
     pub sparse: bool,
-    /// Whether it was measured on the device described.
+    /// Whether the figure was measured on the described device.
     #[serde(default)]
     pub measured: bool,
 }
@@ -117,15 +117,16 @@ pub struct Throughput {
 /// Power in watts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Power {
-    /// When nothing runs; most data sheets do not say.
+    /// Power while idle; most data sheets do not state it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_watts: Option<f64>,
-    /// When all of it works.
+    /// Power while all of the device works.
     pub busy_watts: f64,
 }
 
 impl Throughput {
-    /// Operations per second on dense operands: half a sparse figure, for 2:4 sparsity.
+    /// Returns the operations per second on dense operands: half of a sparse figure, because
+    /// sparsity is 2:4.
     #[must_use]
     pub fn dense(&self) -> f64 {
         if self.sparse {
@@ -136,7 +137,7 @@ impl Throughput {
     }
 }
 
-/// Whether a word names a device: its kind, or a part of its model's name, in any case.
+/// Returns whether a word names a device: its kind, or a part of its model's name, in any case.
 #[must_use]
 pub fn is_named(word: &str, kind: &str, model: &str) -> bool {
     let model = model.to_ascii_lowercase();
@@ -144,13 +145,13 @@ pub fn is_named(word: &str, kind: &str, model: &str) -> bool {
 }
 
 impl Profile {
-    /// Whether a word names it: its kind, or a part of its model's name, in any case.
+    /// Returns whether a word names this device, as [`is_named`] does.
     #[must_use]
     pub fn is_named(&self, word: &str) -> bool {
         is_named(word, self.kind.name(), &self.model)
     }
 
-    /// What it runs through; `None` for what only a data sheet describes.
+    /// Returns the device's backend; `None` for a processor that only a data sheet describes.
     #[must_use]
     pub fn backend(&self) -> Option<Backend> {
         match (self.name.as_str(), &self.kind) {
@@ -168,9 +169,10 @@ impl Profile {
         }
     }
 
-    /// Dense operations per second in `dtype`. A type the device lacks runs in the next wider one
-    /// it has, since values are then widened; 32-bit floats run as several products of 16-bit ones
-    /// where that is all there is. `None` when the device cannot compute in the type at all.
+    /// Returns the dense operations per second in `dtype`; `None` if the device cannot compute in
+    /// that type at all. If the device lacks the type, it widens values to the next wider type that
+    /// it has; if it has no type wider than 16-bit floats, it computes 32-bit floats as several
+    /// products of 16-bit ones.
     #[must_use]
     pub fn operations_per_second(&self, dtype: DType) -> Option<f64> {
         let rate = |dtype: &DType| self.throughput.get(dtype).map(Throughput::dense);
@@ -182,11 +184,11 @@ impl Profile {
     }
 }
 
-/// Products of 16-bit floats that make one of 32-bit floats: what XLA does at its highest
+/// Products of 16-bit floats that make one product of 32-bit floats, as XLA computes at its highest
 /// precision on tensor processors.
 const HALF_PASSES: f64 = 6.0;
 
-/// Element types that hold every value of `dtype`, narrowest first, itself included.
+/// Returns the element types that hold every value of `dtype`, itself included, narrowest first.
 fn widening(dtype: DType) -> &'static [DType] {
     match dtype {
         DType::F64 => &[DType::F64],
@@ -196,12 +198,13 @@ fn widening(dtype: DType) -> &'static [DType] {
         DType::I8 | DType::U8 | DType::I4 | DType::U4 => {
             &[DType::I8, DType::F16, DType::Bf16, DType::F32, DType::F64]
         }
-        // Other integers run on the general units, as fast as 32-bit floats within a small factor.
+        // Other integers run on the general units, as fast as 32-bit floats to within a small
+        // factor.
         _ => &[DType::F32, DType::F64, DType::Bf16, DType::F16, DType::I8],
     }
 }
 
-/// A duration as a number of seconds.
+/// Stores a duration as a number of seconds.
 mod seconds {
     use std::time::Duration;
 
@@ -217,7 +220,7 @@ mod seconds {
     }
 }
 
-/// A figure that is infinite while nobody has measured it: JSON has no infinity.
+/// Stores a figure that is infinite until it is measured, because JSON has no infinity.
 mod measured {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

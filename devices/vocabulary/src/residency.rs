@@ -1,7 +1,7 @@
-//! Tensors that stay in a device's own memory from one run to another.
+//! Tensors that stay in a device's own memory between runs.
 //!
-//! A device that has such memory says what lies between it and the host's, and between other
-//! devices' and it; who runs several devices decides by that what goes where.
+//! A device with such memory reports its links to the host's memory and to other devices' memories.
+//! A caller that runs several devices decides by these links where each tensor goes.
 
 use std::any::Any;
 use std::fmt;
@@ -12,84 +12,85 @@ use souk_memory::{DType, Shape, Tensor};
 
 use crate::run_error::RunError;
 
-/// A device's own memory, and the ways into it.
+/// A device's own memory and the links into it.
 pub trait DeviceMemory: Any + Send + Sync {
-    /// What lies between it and the host's memory, as far as the device says.
+    /// Returns the link to the host's memory, as far as the device knows it.
     fn host_link(&self) -> Path;
 
-    /// What lies between another device's memory and it, where tensors come from there without
-    /// passing the host's; `None` where they do not.
+    /// Returns the link from another device's memory, if tensors can come from there without
+    /// passing through the host's; otherwise `None`.
     fn peer_link(&self, other: &dyn DeviceMemory) -> Option<Path>;
 
     /// Copies a tensor here from the host's memory.
     ///
     /// # Errors
-    /// [`RunError::OutOfMemory`], or why the device failed.
+    /// [`RunError::OutOfMemory`], or the device's failure.
     fn put(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError>;
 
-    /// Copies tensors here from the host's memory, all or none. A device that can makes one
-    /// operation of it, so that what small ones take beside their bytes is taken once.
+    /// Copies tensors here from the host's memory, all or none. A device that can do so uses one
+    /// operation, so that small tensors share its fixed cost.
     ///
     /// # Errors
-    /// As [`Self::put`].
+    /// See [`Self::put`].
     fn put_all(&self, tensors: &[Tensor]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
         tensors.iter().map(|tensor| self.put(tensor)).collect()
     }
 
-    /// Copies tensors that lie here to the host's memory, in one operation as
-    /// [`Self::put_all`] does.
+    /// Copies resident tensors to the host's memory, in one operation as [`Self::put_all`] does.
     ///
     /// # Errors
-    /// Why the device failed.
+    /// The device's failure.
     fn read_all(&self, residents: &[Arc<dyn Resident>]) -> Result<Vec<Tensor>, RunError> {
         let each = residents.iter().map(|resident| resident.to_host());
         each.collect()
     }
 
-    /// Copies a tensor here from the memory of a device that has a [`Self::peer_link`] to it.
+    /// Copies a tensor here from the memory of another device, with which this one must have a
+    /// [`Self::peer_link`].
     ///
     /// # Errors
-    /// As [`Self::put`].
+    /// See [`Self::put`].
     fn take(&self, from: &dyn Resident) -> Result<Arc<dyn Resident>, RunError>;
 
     /// Copies tensors here from one such device, in one operation as [`Self::put_all`] does.
     ///
     /// # Errors
-    /// As [`Self::put`].
+    /// See [`Self::put`].
     fn take_all(&self, from: &[Arc<dyn Resident>]) -> Result<Vec<Arc<dyn Resident>>, RunError> {
         from.iter().map(|resident| self.take(&**resident)).collect()
     }
 }
 
-/// A tensor in a device's own memory; its room is given back when it is dropped.
+/// A tensor in a device's own memory, which is freed when the tensor is dropped.
 pub trait Resident: Any + fmt::Debug + Send + Sync {
-    /// Element type.
+    /// Returns the element type.
     fn dtype(&self) -> DType;
 
-    /// Shape.
+    /// Returns the shape.
     fn shape(&self) -> &Shape;
 
-    /// Bytes of the device's memory that it takes, which may be more than its elements have.
+    /// Returns the bytes that it occupies in the device's memory, which may exceed those of its
+    /// elements.
     fn bytes(&self) -> u64;
 
-    /// Copies it to the host's memory.
+    /// Copies the tensor to the host's memory.
     ///
     /// # Errors
-    /// Why the device failed.
+    /// The device's failure.
     fn to_host(&self) -> Result<Tensor, RunError>;
 }
 
-/// A tensor, wherever it lies.
+/// A tensor in any memory.
 #[derive(Clone, Debug)]
 pub enum TensorHandle {
     /// In the host's memory.
     Host(Tensor),
-    /// In a device's own.
+    /// In a device's own memory.
     Device(Arc<dyn Resident>),
 }
 
 impl TensorHandle {
-    /// Its element type.
+    /// Returns the element type.
     #[must_use]
     pub fn dtype(&self) -> DType {
         match self {
@@ -98,7 +99,7 @@ impl TensorHandle {
         }
     }
 
-    /// Its shape.
+    /// Returns the shape.
     #[must_use]
     pub fn shape(&self) -> &Shape {
         match self {
@@ -107,10 +108,10 @@ impl TensorHandle {
         }
     }
 
-    /// The tensor in the host's memory: copied there if it is not.
+    /// Returns the tensor in the host's memory, copied there if necessary.
     ///
     /// # Errors
-    /// Why the device failed.
+    /// The device's failure.
     pub fn to_host(&self) -> Result<Tensor, RunError> {
         match self {
             Self::Host(tensor) => Ok(tensor.clone()),

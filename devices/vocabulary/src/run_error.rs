@@ -1,113 +1,113 @@
-//! Why a run failed, in the words that every backend uses.
+//! Errors of a run, in terms common to all backends.
 
 use std::time::Duration;
 
 use souk_memory::{DType, Shape};
 use thiserror::Error;
 
-/// Why a run failed.
+/// Reasons why a run failed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RunError {
-    /// An input was not given.
+    /// The caller left out an input.
     #[error("input {name:?} ({dtype}) is missing")]
     InputMissing {
-        /// Its name.
+        /// Name of the input.
         name: String,
-        /// Its element type.
+        /// Element type that the model expects.
         dtype: DType,
     },
-    /// There is no such input.
+    /// The model has no such input.
     #[error("there is no input {name:?}; there are: {}", known.join(", "))]
     InputUnknown {
-        /// The name given.
+        /// Name from the caller.
         name: String,
-        /// The names there are.
+        /// Names of the model's inputs.
         known: Vec<String>,
     },
-    /// An input has another element type.
+    /// An input has the wrong element type.
     #[error("input {name:?} should be {expected}, but is {found}")]
     InputDType {
-        /// Its name.
+        /// Name of the input.
         name: String,
-        /// Type of the model.
+        /// Type that the model expects.
         expected: DType,
-        /// Type given.
+        /// Type from the caller.
         found: DType,
     },
-    /// An input has another shape.
+    /// An input has the wrong shape.
     #[error("input {name:?} should have the shape {expected}, but has {found}")]
     InputShape {
-        /// Its name.
+        /// Name of the input.
         name: String,
-        /// Shape of the model, with `?` for sizes that may vary.
+        /// Shape that the model expects, with `?` for sizes that may vary.
         expected: String,
-        /// Shape given.
+        /// Shape from the caller.
         found: Shape,
     },
     /// An integer lies outside the range in which the engine is exact.
     #[error("value {value} of {name:?} is outside the 32 bits in which this device is exact")]
     IntegerRange {
-        /// Where it was found.
+        /// Name of the value that holds the integer.
         name: String,
-        /// The value.
+        /// The integer out of range.
         value: i64,
     },
     /// An operator failed on these inputs.
     #[error("operator {operator} (node {node:?}) failed: {reason}")]
     Operator {
-        /// Operator.
+        /// Operator type, such as `Conv`.
         operator: String,
-        /// The node's name.
+        /// Name of the node.
         node: String,
-        /// Why.
+        /// Reason for the failure.
         reason: String,
     },
-    /// The engine beneath failed.
+    /// The engine failed.
     #[error("the {engine} engine failed: {reason}")]
     Engine {
-        /// Which engine.
+        /// Name of the engine.
         engine: &'static str,
-        /// What it said.
+        /// The engine's message.
         reason: String,
     },
-    /// The engine beneath panicked; the run is lost, the process is not.
+    /// The engine panicked; the run is lost, but the process continues.
     #[error("the {engine} engine crashed: {reason}")]
     Crashed {
-        /// Which engine.
+        /// Name of the engine.
         engine: &'static str,
-        /// What it said.
+        /// The panic's message.
         reason: String,
     },
-    /// The device has no room for a value; another one may.
+    /// The device has no room for a value; another device may have.
     #[error("{device}: {bytes} bytes are wanted of its memory, {free} are free")]
     OutOfMemory {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// Bytes wanted at once.
+        /// Bytes requested at once.
         bytes: u64,
         /// Bytes that were free.
         free: u64,
     },
-    /// The device went away in the run.
+    /// The device was lost during the run.
     #[error("{device}: the device was lost in the run")]
     DeviceLost {
-        /// The device.
+        /// Name of the device.
         device: String,
     },
-    /// A kernel did not end in its time.
+    /// A kernel exceeded its time limit.
     #[error("{device}: a kernel did not end within {limit:?}")]
     Hung {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// The time it had.
+        /// The time limit.
         limit: Duration,
     },
-    /// An emulated device failed because it was told to.
+    /// An emulated device failed because its configuration requested it.
     #[error("the emulated device {device:?} failed in its run {run}, as configured")]
     Injected {
-        /// The device.
+        /// Name of the device.
         device: String,
-        /// Which of its runs, from 0.
+        /// Number of the run, from 0.
         run: u64,
     },
 }

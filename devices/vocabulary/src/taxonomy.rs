@@ -1,48 +1,48 @@
-//! What kinds of processor there are, and the words their capabilities are described with.
+//! Kinds of processors, and the vocabulary for their capabilities.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A kind of processor, with what decides whether a program fits it.
+/// A kind of processor, with the properties that decide whether a program fits it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Kind {
     /// A general-purpose processor.
     Cpu {
-        /// Its instruction set.
+        /// Instruction set.
         isa: CpuIsa,
     },
     /// A graphics processor.
     Gpu {
-        /// How it is programmed, and its generation.
+        /// Programming interface and generation.
         api: GpuApi,
     },
-    /// A tensor processor of Google's.
+    /// A Google tensor processor.
     Tpu {
-        /// Its generation.
+        /// Generation of the processor.
         generation: TpuGeneration,
     },
-    /// A neural processor, most often part of a system on a chip.
+    /// A neural processor, usually part of a system on a chip.
     Npu {
-        /// Its family.
+        /// The maker's product family.
         family: NpuFamily,
     },
     /// A language processor: weights in on-chip memory, a fixed schedule (Groq).
     Lpu,
     /// A field-programmable gate array.
     Fpga {
-        /// Its maker's family.
+        /// The maker's product family.
         family: FpgaFamily,
     },
     /// A signal processor.
     Dsp {
-        /// Its family.
+        /// The maker's product family.
         family: DspFamily,
     },
     /// A WebAssembly runtime: a sandbox for a buyer's own kernels.
     Wasm,
-    /// Anything else; its profile names its maker and model.
+    /// Any other kind; its profile names the maker and model.
     Custom,
 }
 
@@ -65,7 +65,7 @@ pub enum CpuIsa {
         /// Whether it has the vector extension.
         vector: bool,
     },
-    /// Another one.
+    /// Any other instruction set.
     Other,
 }
 
@@ -85,7 +85,7 @@ pub enum X86Level {
     Amx,
 }
 
-/// How a GPU is programmed.
+/// The programming interface of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(tag = "api", rename_all = "kebab-case")]
 pub enum GpuApi {
@@ -143,7 +143,7 @@ pub enum NpuFamily {
     HuaweiAscend,
     /// Google's phone processors.
     GoogleEdge,
-    /// Another one.
+    /// Any other family.
     Other,
 }
 
@@ -188,9 +188,9 @@ pub enum MemoryKind {
     Lpddr5,
     /// On-chip memory.
     Sram,
-    /// Shared with the host's processor.
+    /// Memory shared with the host's processor.
     Unified,
-    /// Not known.
+    /// Memory of an unknown kind.
     Unknown,
 }
 
@@ -198,7 +198,7 @@ pub enum MemoryKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Trait {
-    /// Much to do at once.
+    /// Many independent operations at once.
     HighlyParallel,
     /// One step after another.
     Sequential,
@@ -206,13 +206,13 @@ pub enum Trait {
     MemoryBound,
     /// Limited by arithmetic.
     ComputeBound,
-    /// An answer is wanted at once.
+    /// Requests that need an immediate answer.
     LowLatency,
-    /// Little power is to be used.
+    /// Low power use.
     LowPower,
-    /// Many samples at a time.
+    /// Many samples at once.
     LargeBatch,
-    /// Few samples at a time.
+    /// Few samples at once.
     SmallBatch,
     /// Lengths differ from input to input.
     VariableLength,
@@ -221,7 +221,7 @@ pub enum Trait {
 }
 
 impl Kind {
-    /// The family in one short word: `cpu`, `gpu`, `tpu`, ...
+    /// Returns the kind in one short word: `cpu`, `gpu`, `tpu`, ...
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {

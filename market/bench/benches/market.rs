@@ -1,8 +1,8 @@
-//! `cargo bench -p souk-market-bench`: the flows of docs/market.md through the bare book, the crate
-//! lobster and the full exchange, in turn; then eligible-ask search, memory and snapshots.
+//! `cargo bench -p souk-market-bench` runs the flows of docs/market.md through the bare book, the
+//! crate lobster and the full exchange, in turn; then eligible-ask search, memory and snapshots.
 //!
-//! `cargo bench -p souk-market-bench -- flows|search|memory|signatures|hostile` runs a part, `--
-//! full a` (or b) the exchange alone.
+//! `cargo bench -p souk-market-bench -- flows|search|memory|signatures|hostile` runs one part, and
+//! `-- full a` (or b) only the exchange.
 
 #![allow(
     clippy::disallowed_types,
@@ -26,22 +26,22 @@ use souk_market_bench::{
     Script, SearchEngine, Tally,
 };
 
-/// Operations of a flow.
+/// The operations of a flow.
 const OPERATIONS: usize = 1_000_000;
 
-/// Each engine runs this often, in turn with the others; the best run counts.
+/// The runs of each engine, in turn with the others; the best run counts.
 const ROUNDS: usize = 5;
 
-/// Batches made at a time.
+/// The batches to prepare at a time.
 const CHUNK: usize = 512;
 
 /// One run of the full exchange.
 struct FullRun {
-    /// Time on the core, and time that passed.
+    /// The time on the core; `wall` is the elapsed time.
     core: Duration,
     wall: Duration,
     tally: Tally,
-    /// Nanoseconds of single operations, sorted.
+    /// The sorted times of single operations, in nanoseconds.
     core_each: Vec<u64>,
     wall_each: Vec<u64>,
 }
@@ -64,7 +64,7 @@ fn rate(time: Duration) -> f64 {
     OPERATIONS as f64 / time.as_secs_f64() / 1e6
 }
 
-/// Counts the bytes that are in use.
+/// An allocator that counts the bytes in use.
 struct Counting;
 
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
@@ -73,7 +73,7 @@ static IN_USE: AtomicUsize = AtomicUsize::new(0);
     unsafe_code,
     reason = "an allocator that counts can't be written without"
 )]
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call goes unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         IN_USE.fetch_add(layout.size(), Ordering::Relaxed);
@@ -91,7 +91,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The crate lobster behind the same operations.
+/// The crate lobster, which runs the same operations.
 struct Lobster {
     book: lobster::OrderBook,
     tally: Tally,
@@ -230,10 +230,10 @@ fn run(script: &Script, mut engine: impl Engine) -> (Duration, Tally) {
     (on_core() - start, engine.tally())
 }
 
-/// Batches are made a few hundred at a time, outside the clock, so that they are as warm as a log
-/// entry's batches fresh from their decoding. Throughput is timed over whole chunks; latency one by
-/// one in every eighth, by the wall clock, and in another eighth by the time on the core, less what
-/// asking for it costs.
+/// Runs a script through the full exchange. It prepares batches a few hundred at a time, outside
+/// the clock, so that they are as warm as a log entry's batches after decoding. It times throughput
+/// over whole chunks; latency one by one in every eighth chunk by the wall clock, and in another
+/// eighth by the time on the core, less the cost of reading that clock.
 fn run_full(script: &Script) -> FullRun {
     let mut engine = ExchangeEngine::new(script);
     let mut applied = BatchOutcome::default();
@@ -278,7 +278,7 @@ fn run_full(script: &Script) -> FullRun {
     }
 }
 
-/// The median of asking for the time on the core twice in a row.
+/// Returns the median cost of reading the time on the core.
 fn cost_of_asking() -> Duration {
     let mut costs = [(); 1_001].map(|()| {
         let start = on_core();
@@ -288,7 +288,7 @@ fn cost_of_asking() -> Duration {
     costs[500]
 }
 
-/// How long this thread has been on a core, so that what others do on it does not count.
+/// Returns the time of this thread on a core, so that other threads' time does not count.
 fn on_core() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).expect("time on a core is not negative");
@@ -325,7 +325,7 @@ fn search() {
     }
 }
 
-/// The longest of three batches against each market that was filled for it.
+/// Prints the longest of three batches against each market filled for it.
 fn hostile() {
     for case in Hostile::ALL {
         let mut market = HostileMarket::filled(case);
@@ -363,7 +363,7 @@ fn memory() {
     let mut applied = BatchOutcome::default();
     let before = IN_USE.load(Ordering::Relaxed);
     for (id, operation) in operations.iter().enumerate() {
-        // The numbers of the orders left out are closed up.
+        // The remaining orders get consecutive numbers.
         let Operation::Add {
             buys,
             price,

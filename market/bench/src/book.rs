@@ -1,4 +1,4 @@
-//! The bare book as an engine: slab, levels and the index of ids, nothing else.
+//! The bare book as an engine: only the slab, the levels and the index of ids.
 
 use souk_market::book::{Book, IdIndex, Slab};
 use souk_market::{OrderId, Price, Side, Units};
@@ -10,7 +10,7 @@ use crate::{Engine, Tally};
 pub struct BookEngine {
     slab: Slab,
     book: Book,
-    /// Twice the place in the slab, and one more for a bid.
+    /// Twice the index in the slab, plus one for a bid.
     places: IdIndex,
     tally: Tally,
 }

@@ -1,8 +1,8 @@
 //! The full exchange as an engine: accounts, nonces, escrow, predicates, leases, events, digest.
 //!
-//! Each operation is a batch of its own, of the account that owns the order; market orders come
-//! from accounts that own none, so that self-trade prevention never changes a check value. Batches
-//! are made beforehand and count as verified: what signatures cost is measured apart.
+//! Each operation is one batch of the account that owns the order; market orders come from accounts
+//! that own no orders, so that self-trade prevention never changes a check value. The engine
+//! prepares batches in advance as verified: another part measures the cost of signatures.
 
 use souk_market::{
     Accepts, AccountKey, Ask, Batch, BatchOutcome, Bid, Command, Credits, DeviceId, Digest, Dtype,
@@ -13,19 +13,19 @@ use souk_market::{
 
 use crate::{Operation, Script, Tally};
 
-/// Accounts that place and cancel.
+/// The accounts that place and cancel orders.
 const MAKERS: u32 = 1_000;
 
-/// Accounts that only take.
+/// The accounts that only take.
 const TAKERS: u32 = 100;
 
-/// Operations in a millisecond of log time.
+/// The operations in a millisecond of log time.
 const OPERATIONS_PER_MILLI: u64 = 100;
 
-/// An exchange that a script is driven through.
+/// An exchange that runs a script.
 pub struct ExchangeEngine {
     exchange: Exchange,
-    /// The owner and the exchange's number of each of the script's orders.
+    /// The owner of each of the script's orders; `numbers` holds its id in the exchange.
     owners: Vec<u32>,
     numbers: Vec<OrderId>,
     placed: u64,
@@ -38,7 +38,7 @@ fn account(number: u32) -> AccountKey {
     AccountKey(*hash.as_bytes())
 }
 
-/// Eight like devices of one class, unlike in region and features.
+/// Returns one of eight like devices of one class, with different regions and features.
 fn resources(number: u32) -> Resources {
     Resources {
         kind: KindCode(2),
@@ -52,7 +52,7 @@ fn resources(number: u32) -> Resources {
 }
 
 impl ExchangeEngine {
-    /// An exchange with every account of a script funded, and nothing in the book.
+    /// Creates an exchange with all accounts of a script funded, and no orders.
     ///
     /// # Panics
     /// Never: the genesis is sound.
@@ -73,7 +73,7 @@ impl ExchangeEngine {
         }
     }
 
-    /// Makes the batches of some operations, in order.
+    /// Prepares the batches of some operations, in order.
     pub fn prepare(&mut self, operations: &[Operation]) -> Vec<VerifiedBatch> {
         operations
             .iter()
@@ -151,7 +151,7 @@ impl ExchangeEngine {
         order(taker, buys, Limit::Market, quantity, TimeInForce::Ioc)
     }
 
-    /// Carries out one operation: what is timed.
+    /// Carries out one operation, the timed part.
     pub fn apply(&mut self, batch: &VerifiedBatch, applied: &mut BatchOutcome) {
         self.applied += 1;
         debug_assert!(
@@ -162,7 +162,8 @@ impl ExchangeEngine {
         self.exchange.apply_into(now, batch, applied);
     }
 
-    /// What it has come to; every lease is still known, for none lasts shorter than a flow.
+    /// Returns the tally; the exchange still knows every lease, because a lease lasts longer than a
+    /// flow.
     pub fn tally(&self) -> Tally {
         let open = self
             .exchange
@@ -179,12 +180,12 @@ impl ExchangeEngine {
         }
     }
 
-    /// The running digest.
+    /// Returns the running digest.
     pub fn digest(&self) -> Digest {
         self.exchange.digest()
     }
 
-    /// The exchange, to look at or to take a snapshot of.
+    /// Returns the exchange, for example to take a snapshot.
     pub fn exchange(&self) -> &Exchange {
         &self.exchange
     }

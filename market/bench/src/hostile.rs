@@ -1,5 +1,5 @@
-//! Markets that somebody filled so that each further command has much to look at, and batches that
-//! make the exchange look: the longest that one batch may hold a validator up.
+//! Markets that an attacker has filled so that each further command must look at much, and batches
+//! that make the exchange do so: the longest time for which one batch can delay a validator.
 
 use souk_market::{
     Accepts, AccountKey, Ask, Batch, BatchOutcome, Bid, ClassRules, Command, Credits, DeviceId,
@@ -7,25 +7,25 @@ use souk_market::{
     Signature, SignedBatch, Term, TimeInForce, Units, VerifiedBatch, Wants,
 };
 
-/// What the market is full of, and what comes.
+/// The content of a full market, and the commands that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hostile {
-    /// All-or-none bids for more units than there are; asks come.
+    /// All-or-none bids for more units than there are; then asks.
     WholeBids,
-    /// The same for as many units as there are, of asks that refuse their buyer; asks come.
+    /// All-or-none bids for as many units as there are, of asks that refuse their buyer; then asks.
     RefusedBids,
-    /// Asks that refuse the buyer; gangs of 16 legs come.
+    /// Asks that refuse the buyer; then gangs of 16 legs.
     RefusedGangs,
-    /// Asks of 512 providers with a lease to displace on none; gangs that can't all be met come.
+    /// Asks of 512 providers, with no lease to displace; then gangs that cannot all match.
     CrowdedGangs,
-    /// Asks and bids that suit each other in part; the time of an auction comes.
+    /// Asks and bids that suit each other in part; then the time of an auction.
     Auction,
-    /// Orders that all expire at once; their time comes.
+    /// Orders that all expire at once; then their expiry.
     Expiry,
 }
 
 impl Hostile {
-    /// Every kind.
+    /// All cases.
     pub const ALL: [Self; 6] = [
         Self::WholeBids,
         Self::RefusedBids,
@@ -36,22 +36,22 @@ impl Hostile {
     ];
 }
 
-/// Asks in a full market.
+/// The asks in a full market.
 const ASKS: u64 = 16_384;
 
-/// Bids in a full market.
+/// The bids in a full market.
 const BIDS: u64 = 8_192;
 
-/// Accounts that place asks.
+/// The accounts that place asks.
 const PROVIDERS: u64 = 512;
 
-/// The account that places bids; providers count from the next one on.
+/// The account that places bids; the providers have the next numbers.
 const BUYER: u64 = 0;
 
-/// When orders of [`Hostile::Expiry`] expire, and auctions are held.
+/// The time at which orders of [`Hostile::Expiry`] expire and auctions take place.
 const DUE: Millis = Millis(60_000);
 
-/// A market that was filled, and the batches that come.
+/// A full market, with the batches to follow.
 pub struct HostileMarket {
     exchange: Exchange,
     nonce: u64,
@@ -104,10 +104,10 @@ fn bid(quantity: u32, price: u64) -> Bid {
 }
 
 impl HostileMarket {
-    /// A market that is full of what such a case needs.
+    /// Creates a market with the content of a case.
     ///
     /// # Panics
-    /// When the market refuses one of the orders that fill it: the case is none then.
+    /// If the market refuses one of these orders: the case is then not valid.
     pub fn filled(case: Hostile) -> Self {
         let name = Name::try_from("hostile").expect("a short name");
         let mut genesis = Genesis::new(name, account(u64::MAX));
@@ -187,7 +187,7 @@ impl HostileMarket {
         VerifiedBatch::from_own_log(signed).expect("a batch of up to 64 commands")
     }
 
-    /// The batch of 64 commands that comes, and the log time at which it does.
+    /// Returns the batch of 64 commands of a case, and its log time.
     pub fn attack(&mut self, case: Hostile) -> (Millis, VerifiedBatch) {
         let legs = |quantity| {
             let leg = Bid {
@@ -217,7 +217,7 @@ impl HostileMarket {
         (at, self.batch(by, commands))
     }
 
-    /// Applies a batch: what is timed.
+    /// Applies a batch, the timed part.
     pub fn apply(&mut self, at: Millis, batch: &VerifiedBatch, applied: &mut BatchOutcome) {
         self.exchange.apply_into(at, batch, applied);
     }

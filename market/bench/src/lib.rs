@@ -1,11 +1,11 @@
-//! The two order flows every book is measured by, and the engines they are driven through.
+//! The two order flows that measure every book, and the engines that run them.
 //!
-//! Flow A is deep: 100,000 orders rest, half of the operations add, a third cancels. Flow B is
-//! hot: few orders rest and most operations move one. Operations are drawn beforehand; engine calls
-//! alone are timed, by whoever calls, for this crate has no clock.
+//! Flow A is deep: 100,000 orders rest, half of the operations add, a third cancels. Flow B is hot:
+//! few orders rest and most operations move one. The script draws operations in advance. The caller
+//! times only engine calls, because this crate has no clock.
 //!
-//! It is a crate of its own so that the exchange carries nothing that only measures it:
-//! `cargo bench -p souk-market-bench` and `souk bench market` drive it.
+//! It is a separate crate so that the exchange has no code that only measures it: `cargo bench -p
+//! souk-market-bench` and `souk bench market` use it.
 
 #![forbid(unsafe_code)]
 
@@ -21,7 +21,7 @@ pub use hostile::{Hostile, HostileMarket};
 pub use script::{Flow, Operation, Script};
 pub use search::{Attributes, SearchEngine};
 
-/// What a flow leaves behind; equal for every engine that matches by price and time.
+/// The result of a flow; equal for every engine that matches by price and time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Tally {
     /// Units traded.
@@ -30,15 +30,15 @@ pub struct Tally {
     pub resting: u64,
 }
 
-/// Something that carries out the operations of a script.
+/// An engine that carries out the operations of a script.
 pub trait Engine {
     /// Adds an order that does not cross.
     fn add(&mut self, id: u32, buys: bool, price: u64, quantity: u32);
     /// Cancels an order.
     fn cancel(&mut self, id: u32);
-    /// Takes units at any price; what the book does not have is dropped.
+    /// Takes units at any price; drops the units that the book does not have.
     fn market(&mut self, buys: bool, quantity: u32);
-    /// What it has come to.
+    /// Returns the result so far.
     fn tally(&self) -> Tally;
 
     /// Carries out one operation.

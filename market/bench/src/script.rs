@@ -1,8 +1,9 @@
-//! The scripts: operations drawn from splitmix64 seeded 42, with a small book to know what lives.
+//! The scripts: operations drawn from splitmix64 with seed 42, using a small book to know which
+//! orders live.
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// Which flow.
+/// A flow of orders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// 100,000 resting; 50 % add, 35 % cancel, 15 % market.
@@ -11,57 +12,57 @@ pub enum Flow {
     Hot,
 }
 
-/// One operation. Orders are named by numbers that count from 0.
+/// One operation. Orders have numbers that count from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// An order that does not cross.
+    /// Adds an order that does not cross.
     Add {
-        /// Its number.
+        /// The number of the order.
         id: u32,
-        /// Whether it buys.
+        /// Whether the order buys.
         buys: bool,
-        /// Its price, in ticks.
+        /// The order's price, in ticks.
         price: u64,
-        /// Its units.
+        /// The units of the order.
         quantity: u32,
     },
-    /// An order leaves.
+    /// Cancels an order.
     Cancel {
-        /// Its number.
+        /// The number of the order.
         id: u32,
     },
-    /// Units are taken at any price.
+    /// Takes units at any price.
     Market {
-        /// Whether it buys.
+        /// Whether the operation buys.
         buys: bool,
-        /// How many.
+        /// The units to take.
         quantity: u32,
     },
-    /// A cancel and an add as one operation.
+    /// Cancels an order and adds another as one operation.
     Move {
-        /// The order that leaves.
+        /// The number of the cancelled order.
         from: u32,
-        /// The number of the new one.
+        /// The number of the new order.
         id: u32,
-        /// Whether it buys.
+        /// Whether the new order buys.
         buys: bool,
-        /// Its price, in ticks.
+        /// The new order's price, in ticks.
         price: u64,
-        /// Its units.
+        /// The units of the new order.
         quantity: u32,
     },
 }
 
-/// A flow, drawn.
+/// A drawn flow.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// Which flow.
+    /// The flow from which it was drawn.
     pub flow: Flow,
-    /// Orders to rest before the clock starts.
+    /// The operations before the clock starts, whose orders rest.
     pub prefill: Vec<Operation>,
-    /// What is timed.
+    /// The operations to time.
     pub operations: Vec<Operation>,
-    /// How many orders are named.
+    /// The number of orders in the script.
     pub orders: u32,
 }
 
@@ -86,7 +87,7 @@ impl Script {
     }
 }
 
-/// An order the generator knows of.
+/// An order that the generator knows.
 #[derive(Clone, Copy)]
 struct LiveOrder {
     buys: bool,
@@ -94,13 +95,14 @@ struct LiveOrder {
     left: u32,
 }
 
-/// Draws, and plays along to know the best prices and which orders live.
+/// Draws operations, and applies them to a small book to know the best prices and the living
+/// orders.
 struct Generator {
     flow: Flow,
     state: u64,
     next_id: u32,
     orders: Vec<LiveOrder>,
-    /// Every order that was not yet drawn for a cancel.
+    /// The orders not yet drawn for a cancel.
     live: Vec<u32>,
     asks: BTreeMap<u64, VecDeque<u32>>,
     bids: BTreeMap<u64, VecDeque<u32>>,
@@ -119,7 +121,7 @@ impl Generator {
         }
     }
 
-    /// splitmix64, scaled to `0..n`.
+    /// Draws a number below `n` with splitmix64.
     fn below(&mut self, n: u64) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -178,7 +180,7 @@ impl Generator {
         (id, known)
     }
 
-    /// The price, moved to just beside the other side's best where it would cross.
+    /// Returns the price; if it would cross, one tick short of the other side's best.
     fn beside(&self, buys: bool, offset: u64) -> u64 {
         if buys {
             let price = MIDDLE - offset;
@@ -207,7 +209,7 @@ impl Generator {
         }
     }
 
-    /// A living order, drawn evenly.
+    /// Draws a living order, each with equal probability.
     fn draw_live(&mut self) -> Option<u32> {
         while !self.live.is_empty() {
             let at = self.below(self.live.len() as u64);
@@ -263,7 +265,7 @@ impl Generator {
         Operation::Market { buys, quantity }
     }
 
-    /// The new order is on the old one's side.
+    /// Draws a move; the new order is on the old one's side.
     fn shift(&mut self) -> Operation {
         let Some(from) = self.draw_live() else {
             return self.passive();

@@ -1,4 +1,4 @@
-//! Searching an exchange of many asks for the first that a bid may have.
+//! Searches an exchange of many asks for the first that suits a bid.
 
 use souk_market::{
     Accepts, AccountKey, Ask, Batch, Bid, COMMANDS_MAX, Command, Credits, DeviceId, Dtype,
@@ -7,17 +7,17 @@ use souk_market::{
     Units, VerifiedBatch, Wants,
 };
 
-/// How the asks' attributes are spread, and the bids' demands.
+/// The distribution of the asks' attributes and of the bids' demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attributes {
-    /// 24 models in as many classes, 16 regions, 8 flags; a bid wants a region and two flags.
+    /// 24 models in as many classes, 16 regions, 8 flags; a bid demands a region and two flags.
     Usual,
-    /// One class. Every ask is good in one of two figures and poor in the other, and a bid wants
-    /// both good: no summary above a leaf can rule anything out.
+    /// One class. Every ask is good in one of two figures and poor in the other, and a bid demands
+    /// both good, so that no summary above a leaf can exclude anything.
     Adversarial,
 }
 
-/// An exchange of asks, and the bids to search it for.
+/// An exchange of asks, and the bids with which to search it.
 pub struct SearchEngine {
     exchange: Exchange,
     bids: Vec<Bid>,
@@ -29,7 +29,7 @@ fn account(number: u64) -> AccountKey {
     AccountKey(*blake3::hash(&number.to_le_bytes()).as_bytes())
 }
 
-/// A number that looks random (splitmix64), below `n`.
+/// Returns a pseudo-random number (splitmix64) below `n`.
 fn drawn(seed: u64, n: u64) -> u64 {
     let mut z = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -39,10 +39,10 @@ fn drawn(seed: u64, n: u64) -> u64 {
 }
 
 impl SearchEngine {
-    /// An exchange with `asks` asks in it.
+    /// Creates an exchange with `asks` asks.
     ///
     /// # Panics
-    /// When an ask is refused: the figures here are wrong then.
+    /// If the exchange refuses an ask: the benchmark's figures are then wrong.
     pub fn new(attributes: Attributes, asks: u64) -> Self {
         let name = Name::try_from("search").expect("a short name");
         let mut genesis = Genesis::new(name, account(u64::MAX));
@@ -65,17 +65,17 @@ impl SearchEngine {
         Self { exchange, bids }
     }
 
-    /// Searches for bid number `number`: what is timed.
+    /// Searches for bid number `number`, the timed part.
     ///
     /// # Panics
-    /// When the bid is refused: the figures here are wrong then.
+    /// If the exchange refuses the bid: the benchmark's figures are then wrong.
     pub fn search(&self, number: usize) -> FirstAsk {
         let bid = &self.bids[number % self.bids.len()];
         let found = self.exchange.first_ask(account(PROVIDERS), bid);
         found.expect("the bid is sound")
     }
 
-    /// The exchange, to take a snapshot of.
+    /// Returns the exchange, to take a snapshot.
     pub fn exchange(&self) -> &Exchange {
         &self.exchange
     }

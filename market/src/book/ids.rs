@@ -1,7 +1,7 @@
-//! From an order's id to its place in the slab: pages of 256 consecutive ids.
+//! The map from an order's id to its index in the slab: pages of 256 consecutive ids.
 //!
-//! Ids are given out in order, so a lookup is two array reads and no hash. A page goes when its
-//! last order does, and pages at the front go for good.
+//! The exchange assigns ids in order, so a lookup is two array reads without a hash. A page goes
+//! when its last order does, and pages at the front go for good.
 
 use std::collections::VecDeque;
 
@@ -16,17 +16,17 @@ const PAGE: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct IdPage {
     live: u32,
-    /// Empty, or one place for each id of the page.
+    /// Empty, or one index for each id of the page.
     places: Vec<u32>,
 }
 
-/// The places of all open orders.
+/// The slab indices of all open orders.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdIndex {
     /// The number of the first page.
     first: u64,
     pages: VecDeque<IdPage>,
-    /// How many orders are open.
+    /// The number of open orders.
     live: u64,
 }
 
@@ -40,7 +40,7 @@ impl IdIndex {
         if self.pages.is_empty() {
             self.first = number;
         }
-        // An order that is put back after a failed amend may be older than the first page.
+        // An order restored after a failed amend can be older than the first page.
         while number < self.first {
             self.pages.push_front(IdPage::empty());
             self.first -= 1;
@@ -61,7 +61,7 @@ impl IdIndex {
         (place != NONE).then_some(place)
     }
 
-    /// An order rests in this place.
+    /// Records the slab index of an order that now rests.
     #[inline]
     pub fn insert(&mut self, id: OrderId, place: u32) {
         let (number, within) = Self::split(id);
@@ -77,7 +77,7 @@ impl IdIndex {
         debug_assert_eq!(self.get(id), Some(place), "what went in is found");
     }
 
-    /// An order leaves the place that is told.
+    /// Removes an order and returns its slab index.
     #[inline]
     pub fn remove(&mut self, id: OrderId) -> Option<u32> {
         let place = self.get(id)?;
@@ -101,7 +101,7 @@ impl IdIndex {
         Some(place)
     }
 
-    /// The newest page stays: the next id comes into it.
+    /// Removes empty pages at the front. The newest page stays, because the next id goes into it.
     fn drop_front(&mut self) {
         let end = self.first + self.pages.len() as u64;
         while self.pages.len() > 1 && self.pages[0].live == 0 {
@@ -116,12 +116,12 @@ impl IdIndex {
         );
     }
 
-    /// How many orders are open.
+    /// Returns the number of open orders.
     pub(crate) fn len(&self) -> u64 {
         self.live
     }
 
-    /// Every open order's place, by id.
+    /// Iterates over the slab indices of all open orders, by id.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
         let places = self
             .pages

@@ -1,4 +1,4 @@
-//! One side's price levels: each a FIFO through the slab, found by price in a tree.
+//! The price levels of one side: each a FIFO through the slab, found by price in a tree.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,9 @@ pub(crate) struct Level {
     /// The oldest order; in a free level, the next free level.
     pub head: u32,
     tail: u32,
-    /// How many orders.
+    /// The number of orders.
     pub count: u32,
-    /// How many units they have together.
+    /// The units of these orders together.
     pub quantity: u64,
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Levels {
     by_key: BTreeMap<Key, u32>,
     levels: Vec<Level>,
     free: u32,
-    /// The units of all levels together, and the orders.
+    /// The units of all levels together; `orders` counts their orders.
     units: u64,
     orders: u32,
 }
@@ -45,28 +45,28 @@ impl Default for Levels {
 }
 
 impl Levels {
-    /// The oldest order at the best price.
+    /// Returns the oldest order at the best price.
     pub(super) fn best(&self) -> Option<u32> {
         let (_, at) = self.by_key.first_key_value()?;
         Some(self.levels[*at as usize].head)
     }
 
-    /// How many orders there are at any price.
+    /// Returns the number of orders at all prices.
     pub(crate) fn orders(&self) -> u32 {
         self.orders
     }
 
-    /// How many units there are at any price.
+    /// Returns the units at all prices.
     pub(crate) fn units(&self) -> u64 {
         self.units
     }
 
-    /// The levels, best first.
+    /// Iterates over the levels, best first.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Level> {
         self.by_key.values().map(|at| &self.levels[*at as usize])
     }
 
-    /// The level at a price, made if it is not there.
+    /// Returns the level at a price and creates it if it does not exist.
     pub(super) fn level_of(&mut self, key: Key) -> u32 {
         if let Some(at) = self.by_key.get(&key) {
             return *at;
@@ -99,13 +99,13 @@ impl Levels {
         at
     }
 
-    /// The newest order of a level.
+    /// Returns the newest order of a level.
     pub(super) fn tail(&self, level: u32) -> u32 {
         debug_assert_ne!(level, NONE, "there is such a level");
         self.levels[level as usize].tail
     }
 
-    /// Puts an order into a level behind the order `prev`, or first where there is none.
+    /// Links an order into a level behind the order `prev`, or first if `prev` is [`NONE`].
     pub(super) fn link(&mut self, slab: &mut Slab, level: u32, at: u32, prev: u32) {
         let level = &mut self.levels[level as usize];
         let next = match prev {

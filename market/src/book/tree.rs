@@ -1,12 +1,12 @@
 //! A B+ tree of orders by price and arrival whose inner nodes carry the best of each attribute.
 //!
-//! A search for the first order that can satisfy a demand goes down only where the maximum of each
-//! figure and the union of all flags below leave hope. Each figure is a 16-bit logarithm, so a
-//! check is one comparison of eight lanes; what passes is then checked exactly, by the caller.
+//! A search for the first order that can satisfy a demand descends only if the maximum of each
+//! figure and the union of all flags below can satisfy it. Each figure is a 16-bit logarithm, so a
+//! check is one comparison of eight lanes; the caller then checks each order that passes exactly.
 //!
-//! Nodes that run empty are freed and never merged, so the shape depends on history. It is part of
-//! the state and of every snapshot, hence the same on every replica, and so is the number of visits
-//! after which a search stops.
+//! The tree frees empty nodes and never merges nodes, so its shape depends on history. The shape is
+//! part of the state and of every snapshot, so it is the same on every replica, and so is the
+//! number of visits after which a search stops.
 
 mod node;
 
@@ -19,8 +19,8 @@ use node::{Inner, LEAF, Leaf, Place, WIDTH, before, upto};
 
 pub(crate) use node::{Demand, Summary};
 
-/// The most steps of one search; then it finds nothing more. A node or an order is a step, an order
-/// that is looked at exactly takes [`Visits::CHECK`].
+/// The most steps of one search, after which it finds nothing more. A visit to a node or an order
+/// is one step; an exact check of an order takes [`Visits::CHECK`].
 pub(crate) const VISITS_MAX: u32 = 16_384;
 
 /// The tree over one side of one book.
@@ -31,7 +31,7 @@ pub(crate) struct Tree {
     free_leaf: u32,
     free_inner: u32,
     root: u32,
-    /// Inner nodes above the leaves.
+    /// The levels of inner nodes above the leaves.
     depth: u32,
 }
 
@@ -48,8 +48,8 @@ impl Default for Tree {
     }
 }
 
-/// The most inner nodes above a leaf. A node is split in halves of sixteen when it is full, so that
-/// a tree of this depth has seen 16^16 orders come in: as many as there are numbers for orders.
+/// The most inner nodes above a leaf. A full node splits into halves of sixteen, so a tree of this
+/// depth has seen 16^16 orders: as many as there are order ids.
 const DEPTH_MAX: usize = 16;
 
 const _: () = assert!(
@@ -57,10 +57,10 @@ const _: () = assert!(
     "a tree never grows deeper than the way to a leaf is long"
 );
 
-/// The way from the root to a leaf: each inner node and the child taken.
+/// The path from the root to a leaf: each inner node and the child taken.
 type Path = [(u32, u32); DEPTH_MAX];
 
-/// Steps left to a search.
+/// The steps that a search has left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Visits {
     most: u32,
@@ -68,31 +68,30 @@ pub(crate) struct Visits {
 }
 
 impl Visits {
-    /// The steps of an order that is looked at exactly: its row, its terms and its account are
-    /// read.
+    /// The steps of an exact check of an order, which reads its row, its terms and its account.
     pub(crate) const CHECK: u32 = 5;
 
     pub(crate) fn new() -> Self {
         Self::up_to(VISITS_MAX)
     }
 
-    /// So many at most.
+    /// Creates a budget of `most` steps, and at most [`VISITS_MAX`].
     pub(crate) fn up_to(most: u32) -> Self {
         let most = most.min(VISITS_MAX);
         Self { most, left: most }
     }
 
-    /// How many were made.
+    /// Returns the steps made.
     pub(crate) fn made(self) -> u32 {
         self.most.saturating_sub(self.left)
     }
 
-    /// How many are left.
+    /// Returns the steps left.
     pub(crate) fn left(self) -> u32 {
         self.left
     }
 
-    /// Counts what another search made that was a part of this one.
+    /// Adds the steps of another search that was a part of this one.
     pub(crate) fn spend_all(&mut self, steps: u32) {
         self.left = self.left.saturating_sub(steps);
     }
@@ -105,14 +104,14 @@ impl Visits {
     }
 }
 
-/// What is looked for, and where.
+/// The demand and the range of a search.
 pub(crate) struct Search<'a> {
     pub demand: Demand,
-    /// The order after which to look; from the best where there is none.
+    /// The order after which the search begins; `None` begins at the best.
     pub from: Option<(Key, OrderId)>,
-    /// The last price to look at.
+    /// The last price to visit.
     pub limit: Key,
-    /// The attributes of each terms in use.
+    /// The attributes of all terms in use.
     pub of_terms: &'a [Summary],
 }
 
@@ -126,9 +125,9 @@ impl Search<'_> {
     }
 }
 
-/// Changing the tree.
+/// Changes to the tree.
 impl Tree {
-    /// Adds an order. `of_terms` has the attributes of each terms in use.
+    /// Adds an order. `of_terms` holds the attributes of all terms in use.
     pub(crate) fn insert(
         &mut self,
         key: Key,
@@ -173,7 +172,7 @@ impl Tree {
         );
     }
 
-    /// Finds the leaf for `place`, joining `own` into every summary on the way.
+    /// Finds the leaf for `place`, joining `own` into every summary on the path.
     fn descend(&mut self, place: Place, own: Option<&Summary>) -> (u32, Path) {
         let mut path = Path::default();
         let mut at = self.root;
@@ -197,7 +196,8 @@ impl Tree {
         (at, path)
     }
 
-    /// Enters the right half of a split above it, splitting upwards while there is no room.
+    /// Inserts the right half of a split into the node above, and splits upwards while nodes are
+    /// full.
     fn grow(
         &mut self,
         path: &Path,
@@ -247,7 +247,7 @@ impl Tree {
         }
     }
 
-    /// Takes an order out.
+    /// Removes an order.
     pub(crate) fn remove(&mut self, key: Key, id: OrderId, of_terms: &[Summary]) {
         let place = Place {
             key: key.0,
@@ -266,7 +266,7 @@ impl Tree {
         leaf.remove(at);
         let others = &leaf.orders[..leaf.len as usize];
         if others.iter().any(|(_, other)| *other == terms) {
-            // What the order had, another of the leaf has: no summary changes.
+            // Another order of the leaf has the same attributes: no summary changes.
             return;
         }
         if leaf.len == 0 {
@@ -285,7 +285,7 @@ impl Tree {
         }
     }
 
-    /// Frees an empty leaf and whatever runs empty above it.
+    /// Frees an empty leaf and every node above it that becomes empty.
     fn cut(&mut self, leaf_at: u32, path: &Path) {
         if self.depth == 0 {
             return;
@@ -316,7 +316,7 @@ impl Tree {
         self.lower();
     }
 
-    /// A root with one child gives way to it.
+    /// Replaces a root that has one child by that child.
     fn lower(&mut self) {
         let depth = self.depth;
         while self.depth > 0 && self.inners[self.root as usize].len == 1 {
@@ -375,9 +375,10 @@ impl Tree {
     }
 }
 
-/// Searching the tree.
+/// Searches.
 impl Tree {
-    /// The first order that a search may be for and that `suits`; its place in the slab.
+    /// Returns the slab index of the first order that may meet the demand and for which `suits` is
+    /// true.
     pub(crate) fn first(
         &self,
         search: &Search<'_>,
@@ -441,7 +442,7 @@ impl Tree {
         None
     }
 
-    /// Every order's place in the slab, in order.
+    /// Passes every order's slab index to `tell`, in order.
     pub(crate) fn each(&self, mut tell: impl FnMut(u32)) {
         self.each_below(self.root, self.depth, &mut tell);
     }

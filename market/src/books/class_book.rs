@@ -1,4 +1,4 @@
-//! One class's book: its orders by price, its search trees, its tape.
+//! The book of one class: its orders by price, its search trees, its tape.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,16 +10,16 @@ use crate::rules::ClassRules;
 use crate::tape::Tape;
 use crate::units::{Count, Millis};
 
-/// One class's book.
+/// The book of one class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClassBook {
     pub class: Class,
     pub rules: ClassRules,
-    /// When the next auction is, if one is due.
+    /// The log time of the next auction, if one is due.
     pub auction_at: Option<Millis>,
-    /// Leases opened in it that are not closed.
+    /// Leases opened in this book that are not closed.
     pub open_leases: u32,
-    /// Orders in it that hold less than a deposit.
+    /// Orders in this book that hold less than a deposit.
     pub light_orders: u32,
     pub tape: Tape,
     pub book: Book,
@@ -28,7 +28,7 @@ pub(crate) struct ClassBook {
 }
 
 impl ClassBook {
-    /// Nothing in it and nothing traded.
+    /// Creates an empty book without trades.
     pub(super) fn new(class: Class, rules: ClassRules) -> Self {
         assert_eq!(rules.class, class, "a book is traded by its class's rules");
         Self {
@@ -44,7 +44,7 @@ impl ClassBook {
         }
     }
 
-    /// The trade that opens a lease, on these resources.
+    /// Records the trade that opens a lease on these resources.
     pub(super) fn on_lease_opened(&mut self, now: Millis, lease: &Lease, on: &Resources) {
         assert_eq!(
             lease.class, self.class,
@@ -55,24 +55,25 @@ impl ClassBook {
         assert!(!self.is_vacant(), "an open lease keeps its class");
     }
 
-    /// A lease of this book is paid and refunded.
+    /// Counts a lease of this book as closed.
     pub(super) fn on_lease_closed(&mut self) {
         assert!(self.open_leases > 0, "a lease is closed once");
         self.open_leases.count_down();
     }
 
-    /// Whether nothing is in it or comes out of it any more: only its tape would be missed.
+    /// Returns whether the book has no orders, open leases or due auction, so that only its tape
+    /// would be lost.
     pub(super) fn is_vacant(&self) -> bool {
         self.orders() == 0 && self.is_light()
     }
 
-    /// Whether nobody holds a deposit in it, and nothing comes out of it any more.
+    /// Returns whether no order in the book holds a deposit, and no lease is open or auction due.
     pub(super) fn is_light(&self) -> bool {
         let is_idle = self.open_leases == 0 && self.auction_at.is_none();
         is_idle && self.light_orders == self.orders()
     }
 
-    /// How many orders rest in it.
+    /// Returns the number of orders in the book.
     pub(super) fn orders(&self) -> u32 {
         let [asks, bids] = [Side::Ask, Side::Bid].map(|side| self.book.side(side).orders());
         asks.checked_add(bids).expect("orders have 32-bit places")

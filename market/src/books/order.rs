@@ -1,4 +1,4 @@
-//! An order as the exchange sees it, and the half a cache line that is kept of it.
+//! An order as the exchange sees it, and the record in half a cache line that the books store.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use crate::ids::{BookId, DeviceId, LeaseId, OrderId, Slot, TermsId};
 use crate::order::Side;
 use crate::units::{Credits, Millis, Price, Units};
 
-/// An order, put together from what the slab and the details hold.
+/// An order, combined from the slab and the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Order {
     pub id: OrderId,
@@ -15,50 +15,51 @@ pub(crate) struct Order {
     pub detail: OrderDetail,
 }
 
-/// What the bare book does not need to know of an order.
+/// The attributes of an order that the bare book does not need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OrderDetail {
-    /// Whose order.
+    /// The slot of the order's account.
     pub slot: Slot,
     pub book: BookId,
     pub terms: TermsId,
-    /// When it leaves the book; the greatest time for never.
+    /// The log time at which the order leaves the book; the greatest time means never.
     pub expires: Millis,
     pub kind: OrderKind,
 }
 
-/// What differs between the sides. The job of a bid lies elsewhere, for only its trades need it.
+/// The attributes in which the sides differ. A separate list holds the job of a bid, because only
+/// its trades need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OrderKind {
     Ask {
         device: DeviceId,
-        /// Who will run the work: the order's account, but for a resale.
+        /// The account that will run the work: the order's own, except for a resale.
         provider: Slot,
-        /// The lease of which the rest is resold; 0 for none.
+        /// The lease whose rest the ask resells; 0 if it resells none.
         resale: LeaseId,
-        /// What is held for it until it ends; nothing for the one its account has free.
+        /// Credits that the ask holds until it ends; zero for an account's free ask.
         deposit: Credits,
     },
     Bid {
-        /// What is left of it.
+        /// Credits of the budget that remain.
         budget: Credits,
     },
 }
 
-/// The provider of a bid: there is none.
+/// The provider in a bid's record: a bid has none.
 const NOBODY: Slot = Slot::NONE;
 
-/// A [`OrderDetail`] as it is kept: half a cache line, since nearly every command looks at one
-/// order among very many.
+/// The stored form of an [`OrderDetail`] in half a cache line, because nearly every command reads
+/// one order among very many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(align(32))]
 pub(super) struct OrderRecord {
     slot: Slot,
     book: BookId,
     terms: TermsId,
-    /// [`NOBODY`] for a bid; not the order's account for a resale.
+    /// [`NOBODY`] for a bid; for a resale another account than the order's.
     provider: Slot,
-    /// An ask's device, a bid's budget.
+    /// The device of an ask, or the budget of a bid.
     pub(super) value: u64,
     expires: Millis,
 }
@@ -96,8 +97,8 @@ impl OrderRecord {
         }
     }
 
-    /// The detail again; `resale` is the lease of which an ask resells the rest, `deposit` what is
-    /// held for an ask.
+    /// Restores the detail. For an ask, `resale` is the lease that it resells and `deposit` the
+    /// credits that it holds.
     pub(super) fn detail(&self, resale: LeaseId, deposit: Credits) -> OrderDetail {
         let kind = match self.side() {
             Side::Bid => OrderKind::Bid {
@@ -126,7 +127,7 @@ impl OrderRecord {
         }
     }
 
-    /// Takes what a trade cost off a bid's budget.
+    /// Subtracts the cost of a trade from a bid's budget.
     pub(super) fn spend(&mut self, spent: Credits) {
         assert_eq!(self.side(), Side::Bid, "only bids have a budget");
         let before = self.value;
@@ -158,7 +159,7 @@ impl Order {
         self.detail.slot
     }
 
-    /// The lease of which it resells the rest, if it does.
+    /// Returns the lease whose rest the order resells, if it resells one.
     pub(crate) fn resale(&self) -> Option<LeaseId> {
         match self.detail.kind {
             OrderKind::Ask { resale, .. } if resale.0 != 0 => Some(resale),
@@ -166,7 +167,7 @@ impl Order {
         }
     }
 
-    /// What is held for an ask until it ends.
+    /// Returns the credits that an ask holds until it ends.
     pub(crate) fn deposit(&self) -> Credits {
         match self.detail.kind {
             OrderKind::Ask { deposit, .. } => deposit,
@@ -174,7 +175,7 @@ impl Order {
         }
     }
 
-    /// Who will run the work an ask offers, and the lease it resells.
+    /// Returns the account that will run an ask's work, and the lease that the ask resells.
     pub(crate) fn provider(&self) -> (Slot, Option<LeaseId>) {
         match self.detail.kind {
             OrderKind::Ask { provider, .. } => (provider, self.resale()),

@@ -1,4 +1,4 @@
-//! Cancelling and amending orders that rest.
+//! Cancelling and amending resting orders.
 
 use crate::books::{Order, OrderKind};
 use crate::command::Acceptance;
@@ -121,7 +121,7 @@ impl Exchange {
         }
     }
 
-    /// The ask an order in the book would be if it were placed anew.
+    /// Returns the ask that would place a resting order again.
     fn ask_again(&self, order: &Order, quantity: Units, price: Price) -> Ask {
         let OrderKind::Ask { device, .. } = order.detail.kind else {
             unreachable!("the order is an ask");
@@ -143,7 +143,7 @@ impl Exchange {
         }
     }
 
-    /// The bid an order in the book would be if it were placed anew.
+    /// Returns the bid that would place a resting order again.
     fn bid_again(&self, order: &Order, job: JobId, quantity: Units, price: Price) -> Bid {
         let OrderKind::Bid { budget } = order.detail.kind else {
             unreachable!("the order is a bid");

@@ -1,13 +1,14 @@
-//! Uniform-price batch auctions: within an interval, being first is worth nothing.
+//! Uniform-price batch auctions: within an interval, arriving first has no advantage.
 //!
-//! The price is the one at which most units can trade. Where a range of prices does, it goes to
-//! the end that the longer side pushes to, and to the middle if neither is longer. Everyone on the
-//! right side of it trades at it; the last price on the longer side shares pro rata. An order that
-//! suits none of the other side is left out, so that nobody moves the price by an order that can't
-//! trade; whom the others suit is looked at as they are paired, cheapest ask and highest bid first.
+//! The price is the one at which most units can trade. If a range of prices qualifies, the price is
+//! the end toward which the longer side pushes, or the middle if neither side is longer. Every
+//! order on the right side of the price trades at it; orders at the last price on the longer side
+//! share pro rata. The auction excludes orders that suit no order of the other side, so that an
+//! order that cannot trade does not move the price. Pairing then checks which orders suit each
+//! other, cheapest ask and highest bid first.
 //!
-//! An auction is held over the best orders of each side, and takes so many steps at most. Where it
-//! traded and had to leave orders out, the next one is called for them.
+//! An auction considers only the best orders of each side and has a bound on its steps. If it
+//! traded and had to leave orders out, it schedules the next auction for them.
 
 use crate::book::Visits;
 use crate::books::Order;
@@ -20,19 +21,19 @@ use super::matching::{Fill, bids_for};
 use super::steps::{Steps, TIMER_STEPS};
 use super::{Exchange, Timer};
 
-/// Orders of a side that take part in an auction: those with the best prices.
+/// The orders of a side that take part in an auction: those with the best prices.
 const ORDERS_MAX: usize = 1_024;
 
-/// Steps for finding out who suits anybody at all, shared alike among the orders.
+/// The steps for finding the orders that suit any other, shared equally among the orders.
 const SUITED_STEPS: u32 = TIMER_STEPS / 2;
 
-/// The least that an order has of them: looking at fifty others is enough in most books.
+/// The least steps for one order: checking fifty others is enough in most books.
 const SUITED_STEPS_LEAST: u32 = 256;
 
-/// Steps for pairing.
+/// The steps for pairing.
 const PAIRED_STEPS: u32 = TIMER_STEPS / 2;
 
-/// What an auction comes to before anyone is paired.
+/// The price and quantity of an auction before pairing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clearing {
     pub price: Price,
@@ -40,7 +41,7 @@ pub(super) struct Clearing {
 }
 
 impl Exchange {
-    /// Sees to it that the next auction of this book is held.
+    /// Schedules the next auction of this book, unless one is due.
     pub(super) fn call_auction(&mut self, book: BookId, interval: Millis) {
         let at = self.now.floor(interval).after(interval);
         assert!(at > self.now, "an auction is held later");
@@ -87,7 +88,7 @@ impl Exchange {
             left: PAIRED_STEPS,
         };
         self.pair(&mut pairing, &mut asks, &mut bids, events);
-        // What predicates kept from pairing may still pair with what the sharing left out.
+        // Orders that predicates kept from pairing may still pair with the units left out above.
         let left = |shares: &mut Vec<Share>| {
             shares
                 .iter_mut()
@@ -103,8 +104,8 @@ impl Exchange {
         }
     }
 
-    /// The best orders of each side that suit any of the other side: who does not has no say in the
-    /// price.
+    /// Returns the best orders of each side that suit any order of the other; the rest have no
+    /// influence on the price.
     fn heard(&self, book: BookId, steps: &mut Steps) -> (Vec<Order>, Vec<Order>) {
         let class = self.books.book(book);
         let best = |side| {
@@ -123,13 +124,13 @@ impl Exchange {
             steps.spend_visits(visits);
             suits
         });
-        // One that came before its class had auctions waits until it has none.
+        // An all-or-none bid from before the class had auctions waits until the class has none.
         let in_parts = |bid: &Order| !self.view(bid).terms.all_or_none;
         bids.retain(|bid| in_parts(bid) && self.suits_some_ask(bid, &asks, each, steps));
         (asks, bids)
     }
 
-    /// The class has no auctions from now on: what waits for one has it now.
+    /// Holds the auction that is due, because the class has no auctions from now on.
     pub(super) fn hold_last_auction(
         &mut self,
         book: BookId,
@@ -143,7 +144,7 @@ impl Exchange {
         }
     }
 
-    /// Whether an ask could trade with any bid in the book.
+    /// Returns whether an ask could trade with any bid in the book.
     fn suits_some_bid(&self, ask: &Order, visits: &mut Visits) -> bool {
         let terms = self.books.ask_terms.get(ask.detail.terms);
         let suits = |bid: &Order| self.lack(ask, self.view(bid)).is_none();
@@ -151,8 +152,8 @@ impl Exchange {
         self.books.next(&query, None, visits, suits).is_some()
     }
 
-    /// Whether a bid could trade with any of these asks, the cheapest first. Any ask that suits a
-    /// bid is among those that suit some.
+    /// Returns whether a bid could trade with any of these asks, the cheapest first. Any ask that
+    /// suits a bid is among the asks that suit some bid.
     fn suits_some_ask(&self, bid: &Order, asks: &[Order], each: u32, steps: &mut Steps) -> bool {
         let view = self.view(bid);
         let most = (each / Visits::CHECK) as usize;
@@ -214,20 +215,20 @@ impl Exchange {
     }
 }
 
-/// At what price orders are paired, and the steps that are left for it.
+/// The price at which the auction pairs orders, and the steps left for pairing.
 struct Pairing {
     price: Price,
     left: u32,
 }
 
-/// What of an order trades in an auction, and what of it is open at all.
+/// The units of an order that the auction allots, and all its open units.
 struct Share {
     order: Order,
     allotted: u32,
     open: u32,
 }
 
-/// The price at which most units trade, and how many.
+/// Returns the price at which most units trade, and the number of those units.
 fn clear(asks: &[Order], bids: &[Order], tick: Price) -> Option<Clearing> {
     let (best_ask, best_bid) = (asks.first()?.price, bids.first()?.price);
     if best_ask > best_bid {
@@ -241,7 +242,7 @@ fn clear(asks: &[Order], bids: &[Order], tick: Price) -> Option<Clearing> {
         bids.is_sorted_by_key(|bid| std::cmp::Reverse(bid.price)),
         "the best first"
     );
-    // Supply rises and demand falls with the price: one walk with two running sums.
+    // Supply rises and demand falls with the price: one pass with two running sums.
     let mut supply: u64 = 0;
     let mut demand = total(bids);
     let (mut asks, mut bids) = (asks.iter().peekable(), bids.iter().rev().peekable());
@@ -273,7 +274,7 @@ fn total(orders: &[Order]) -> u64 {
         .sum()
 }
 
-/// The prices that are best so far.
+/// The best prices so far.
 #[derive(Clone, Copy)]
 struct PriceRange {
     low: Price,
@@ -291,7 +292,7 @@ impl PriceRange {
         self.supply.abs_diff(self.demand)
     }
 
-    /// More units first, then less left over; equal ones join to a range.
+    /// Prefers more units, then a smaller surplus; joins equal candidates to a range.
     fn better(old: Option<Self>, new: Self) -> Option<Self> {
         let Some(old) = old else {
             return Some(new);
@@ -324,8 +325,8 @@ impl PriceRange {
     }
 }
 
-/// How the clearing's units fall to the orders of one side: better prices in full, and the last
-/// price pro rata, what rounding leaves going to the oldest.
+/// Allots the clearing's units to the orders of one side: better prices in full, and the last price
+/// pro rata, with the rounding's rest for the oldest.
 fn share_out(orders: &[Order], clearing: Clearing, trades: impl Fn(&Order) -> bool) -> Vec<Share> {
     let mut left = clearing.quantity;
     let mut shares: Vec<Share> = Vec::new();

@@ -1,7 +1,7 @@
-//! The whole check: everything that is kept as a running figure, counted anew.
+//! The audit: it recounts every running figure.
 //!
-//! The great equation is compared after every command; this walks the whole state and is for tests,
-//! for a replica after a restore, and for a doubt.
+//! The exchange checks its balance equation after every command; the audit walks the whole state
+//! and is for tests, for a replica after a restore, and for cases of doubt.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,7 +17,7 @@ use crate::units::{Credits, Millis, Units};
 
 use super::{Exchange, SpotKey, Timer};
 
-/// What one account's running figures should be.
+/// The expected running figures of one account.
 #[derive(Default, PartialEq, Eq, Debug)]
 struct AccountFigures {
     escrow: u64,
@@ -30,10 +30,10 @@ struct AccountFigures {
 }
 
 impl Exchange {
-    /// Counts everything anew.
+    /// Recounts all running figures.
     ///
     /// # Panics
-    /// When anything that is kept differs from what is counted: the state can't be trusted.
+    /// If a stored figure differs from its recount: the state cannot be trusted.
     pub fn audit(&self) {
         self.audit_accounts();
         self.audit_books();

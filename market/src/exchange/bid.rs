@@ -1,4 +1,4 @@
-//! A bid on its way through the exchange, whether it comes in or rests in a book.
+//! A bid during matching, whether it is new or rests in a book.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use crate::terms::BidTerms;
 
 use super::Exchange;
 
-/// A bid that is being matched, with its terms at hand.
+/// A bid that the exchange is matching, with its terms.
 pub(super) struct LiveBid {
     pub order: Order,
     pub terms: Arc<BidTerms>,
     pub job: JobId,
 }
 
-/// A bid and its terms, to be looked at only.
+/// A bid and its terms by reference.
 #[derive(Clone, Copy)]
 pub(super) struct BidView<'a> {
     pub order: &'a Order,

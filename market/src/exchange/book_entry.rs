@@ -1,4 +1,4 @@
-//! Into the book and out of it: what is held, counted and timed for an order while it rests.
+//! Entry into the book and exit from it: the credits, counts and timers of a resting order.
 
 use crate::book::Node;
 use crate::books::{Order, OrderKind};
@@ -10,7 +10,7 @@ use crate::units::{Count, Credits, Units};
 use super::{Exchange, Timer};
 
 impl Exchange {
-    /// What is held for `quantity` units of an order while it rests: nothing for units of an ask.
+    /// Returns the credits that `quantity` units of a resting order hold: zero for units of an ask.
     pub(super) fn hold_of(&self, order: &Order, quantity: Units) -> Credits {
         if order.side() == Side::Ask {
             return Credits::ZERO;
@@ -30,7 +30,8 @@ impl Exchange {
         }
     }
 
-    /// Takes an order out of its book and tells why. Returns what was held for it.
+    /// Removes an order from its book and adds an event with the reason. Returns the credits that
+    /// it held.
     pub(super) fn drop_order(
         &mut self,
         id: OrderId,
@@ -49,13 +50,13 @@ impl Exchange {
         released
     }
 
-    /// An order into its book, the last at its price.
+    /// Puts an order into its book, last at its price.
     pub(super) fn put_in(&mut self, order: &Order, job: JobId) {
         self.secure(order);
         self.books.insert(order, job);
     }
 
-    /// All that is held, counted and timed for an order in the book.
+    /// Holds the credits of an order in the book, counts it and sets its timer.
     pub(super) fn secure(&mut self, order: &Order) {
         let slot = order.slot();
         assert!(
@@ -93,8 +94,8 @@ impl Exchange {
         }
     }
 
-    /// The reverse of [`Self::put_in`], to the last detail; tells where in its level it
-    /// was, and what was held for it.
+    /// Reverses [`Self::put_in`] completely. Returns the order's position in its level and the
+    /// credits that it held.
     pub(super) fn take_out(&mut self, id: OrderId) -> (Order, Node, Credits) {
         let (order, node) = self
             .books
@@ -122,7 +123,8 @@ impl Exchange {
         (order, node, held)
     }
 
-    /// What is counted and timed for an order that has left the book, and the deposit of an ask.
+    /// Removes the counts and timers of an order that has left the book, and releases an ask's
+    /// deposit.
     pub(super) fn forget(&mut self, order: &Order) {
         if order.deposit().0 > 0 {
             self.ledger.release(order.slot(), order.deposit());

@@ -1,13 +1,13 @@
-//! How much of everything there is: for whoever watches a market.
+//! The totals of an exchange, for monitoring.
 
 use super::Exchange;
 
-/// What an exchange holds and has seen, by number.
+/// The numbers of objects that an exchange holds and has seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Census {
-    /// Accounts.
+    /// Accounts that the exchange knows.
     pub accounts: u64,
-    /// Classes that are traded.
+    /// Classes that the exchange knows.
     pub classes: u64,
     /// Orders that rest.
     pub orders: u64,
@@ -20,8 +20,8 @@ pub struct Census {
 }
 
 impl Exchange {
-    /// How much there is of everything; what it takes grows with the pages that orders and leases
-    /// lie in, not with each of them.
+    /// Counts the exchange's objects. The cost grows with the pages of orders and leases, not with
+    /// each order or lease.
     pub fn census(&self) -> Census {
         let (known, closed) = (self.leases.len(), self.closed.len() as u64);
         debug_assert!(closed <= known, "closed leases are known");

@@ -1,4 +1,4 @@
-//! What an order must be before it is looked at.
+//! The checks of an order before the exchange matches it.
 
 use crate::class::Class;
 use crate::ids::{AccountKey, Slot};
@@ -65,8 +65,8 @@ impl Exchange {
         Ok(price)
     }
 
-    /// Checks a bid by itself and tells the highest price it pays: its limit, lowered to what its
-    /// budget affords.
+    /// Checks a bid by itself. Returns the highest price that it pays: its limit, lowered to fit
+    /// its budget.
     pub(super) fn check_bid(&self, bid: &Bid, rules: &ClassRules) -> Result<Price, Refusal> {
         check_quantity(bid.quantity, rules)?;
         self.check_durations(bid.duration, bid.duration)?;

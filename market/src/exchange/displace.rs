@@ -1,7 +1,8 @@
-//! Displacement: a higher bid takes a spot lease's device over, after the lease's notice.
+//! Displacement: a higher bid takes over a spot lease's device, after the lease's notice.
 //!
-//! Only when no free ask suits. The cheapest lease goes first, the newest of those; the new price
-//! is one tick above the old, so that a device is never displaced for nothing.
+//! A bid displaces a lease only if no free ask suits. The cheapest lease goes first and, of equal
+//! ones, the newest; the new price is at least one tick above the old one, so that every
+//! displacement gains.
 
 use std::cmp::Reverse;
 
@@ -16,10 +17,10 @@ use super::bid::LiveBid;
 use super::leases::LeaseOpening;
 use super::matching::Fill;
 
-/// The most spot leases one bid looks at.
+/// The most spot leases that one bid considers.
 const LEASES_SEEN_MAX: usize = 256;
 
-/// A lease that a bid will displace, and what that costs.
+/// A lease that a bid will displace, and the cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Displacement {
     lease: LeaseId,
@@ -29,8 +30,8 @@ pub(super) struct Displacement {
 }
 
 impl Exchange {
-    /// Which leases a bid displaces for what of it no free ask fills, and what is left even so. A
-    /// lease whose rest it buys has ended by then.
+    /// Returns the leases that a bid displaces for the units that no free ask fills, and the units
+    /// left even then. A lease whose rest the bid buys has ended by then.
     pub(super) fn plan_displacement(
         &self,
         bid: &LiveBid,
@@ -54,22 +55,22 @@ impl Exchange {
         (displaced, rest)
     }
 
-    /// The spot leases a bid may displace, the first to go first.
+    /// Returns the spot leases that a bid may displace, the first to go first.
     pub(super) fn displaceable(&self, bid: &LiveBid) -> impl Iterator<Item = &Lease> {
         let book = bid.order.detail.book;
         let tick = self.books.book(book).rules.tick;
-        // A limit below one tick leaves an empty range: no lease costs nothing.
+        // A limit below one tick leaves an empty range, because no lease has the price zero.
         let limit = Price(bid.order.price.0.saturating_sub(tick.0));
         let first = (book, Price(0), Reverse(LeaseId(u64::MAX)));
         let last = (book, limit, Reverse(LeaseId(0)));
         let seen = self.spot.range(first..=last).take(LEASES_SEEN_MAX);
         let leases = seen.map(|(_, _, Reverse(id))| &self.leases[id]);
-        // Most are given too long a notice, which is seen without a look at their terms.
+        // Most leases have too long a notice, which needs no lookup of their terms.
         let soon = leases.filter(|lease| lease.notice <= bid.terms.start_delay_max);
         soon.filter(|lease| self.displaceable_by(lease, bid))
     }
 
-    /// What displacing a lease costs a bid.
+    /// Returns the cost of displacing a lease for a bid.
     pub(super) fn displaced(&self, lease: &Lease, bid: &LiveBid) -> Displacement {
         let price = self.price_of_displacing(lease, bid);
         debug_assert!(price <= bid.order.price, "a bid never pays above its limit");
@@ -82,7 +83,8 @@ impl Exchange {
         }
     }
 
-    /// A tick above what the lease pays, and not below what its provider asks of such a bid.
+    /// Returns one tick above the lease's price, and at least the price that its provider demands
+    /// of such a bid.
     fn price_of_displacing(&self, lease: &Lease, bid: &LiveBid) -> Price {
         let tick = self.books.book(bid.order.detail.book).rules.tick;
         let terms = self.books.ask_terms.get(lease.parties.terms);

@@ -1,4 +1,4 @@
-//! What a buyer can see: the asks, and why a bid finds none among them.
+//! The asks that a buyer can see, and the reasons why a bid does not match them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,19 +20,19 @@ use crate::units::{Count, Credits, Millis, Permille, Price, Units};
 use super::Exchange;
 use super::bid::LiveBid;
 
-/// An ask in the book, with all that a planner needs.
+/// An ask in the book, with all data that a planner needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listing {
-    /// Its id.
+    /// The ask's id.
     pub order: OrderId,
-    /// Who provides.
+    /// The account that will run the work.
     pub provider: AccountKey,
-    /// The provider's name; journals of before it was told have none.
+    /// The provider's name; older journals have none.
     #[serde(default)]
     pub name: Name,
     /// The provider's reputation.
     pub reputation: Permille,
-    /// What the provider has at stake.
+    /// The provider's stake.
     pub stake: Credits,
     /// The provider's device or pool.
     pub device: DeviceId,
@@ -40,37 +40,37 @@ pub struct Listing {
     pub class: Class,
     /// Exactly what one unit is.
     pub resources: Resources,
-    /// Price per device-second.
+    /// The price per device-second.
     pub price: Price,
-    /// How many units are left.
+    /// The units that remain.
     pub quantity: Units,
-    /// The shortest lease.
+    /// The shortest lease, in milliseconds.
     pub duration_min: Millis,
-    /// The longest lease.
+    /// The longest lease, in milliseconds.
     pub duration_max: Millis,
-    /// The notice before a reclaim or a displacement.
+    /// The notice before a reclaim or a displacement, in milliseconds.
     pub notice: Millis,
-    /// What spot leases cost by their notice; see [`SpotPrice`].
+    /// The spot prices by notice; see [`SpotPrice`].
     #[serde(default)]
     pub spot: Vec<SpotPrice>,
-    /// What part of its price a second costs in which the device is held and not used.
+    /// The part of the price that a second costs in which the device is held and not used.
     #[serde(default)]
     pub idle: Permille,
-    /// Who may buy.
+    /// The buyers that the ask accepts.
     pub accepts: Accepts,
-    /// The lease of which this is the rest, where a buyer resells it.
+    /// The lease whose rest this ask resells, if a buyer resells one.
     pub resale: Option<LeaseId>,
 }
 
-/// The asks that are looked at to explain a bid.
+/// The most asks that an explanation considers.
 const EXPLAINED_MAX: usize = 20_000;
 
-/// The least that is told of the asks of a class: the best.
+/// The fewest asks to list of each class, the best first.
 const ASKS_EACH_LEAST: usize = 8;
 
 impl Listing {
-    /// The ask as a buyer sees it that takes spot leases of at least this notice: at the price it
-    /// pays, with the notice it gets.
+    /// Returns the ask as a buyer sees it that takes spot leases of at least this notice: with the
+    /// price that it pays and the notice that it gets.
     #[must_use]
     pub fn to_spot_buyer(mut self, notice: Millis) -> Listing {
         let spot = std::mem::take(&mut self.spot);
@@ -81,54 +81,54 @@ impl Listing {
     }
 }
 
-/// How many asks a bid would find, and what rules out the others.
+/// The number of asks that a bid could match, and the reasons that exclude the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explanation {
     /// Asks of the bid's kind of device, in any class.
     pub seen: u32,
-    /// Asks the bid could trade with now.
+    /// Asks with which the bid could trade now.
     pub eligible: u32,
-    /// What ruled out the others, each ask counted once.
+    /// The reasons that exclude the other asks; each ask counts once.
     pub ruled_out: Vec<Exclusion>,
 }
 
-/// The first ask that suits a bid, and what it took to find it.
+/// The first ask that suits a bid, and the cost of finding it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstAsk {
-    /// The ask, if there is one.
+    /// The ask, if one suits.
     pub ask: Option<OrderId>,
-    /// Nodes and orders looked at.
+    /// The nodes and orders visited.
     pub visits: u32,
 }
 
-/// How many asks one reason ruled out, and how near the nearest of them came.
+/// The number of asks that one reason excludes, and the value that comes nearest to the bid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exclusion {
-    /// The reason.
+    /// The reason for the exclusion.
     pub lack: Lack,
-    /// How many asks.
+    /// The number of asks.
     pub count: u32,
-    /// What the bid says, where the reason is a figure.
+    /// The value that the bid demands, if the reason is a figure.
     pub wanted: u64,
-    /// The nearest to it that any of those asks offers.
+    /// The nearest value that any of those asks offers.
     pub nearest: u64,
 }
 
 impl Exchange {
-    /// Every ask in every book, by class, best first.
+    /// Iterates over all asks, by class, best first.
     pub fn asks(&self) -> impl Iterator<Item = Listing> {
         self.books.by_class().flat_map(|book| self.listings(book))
     }
 
-    /// The asks in every book, by class, best first; some `most` of them, so that the best of each
-    /// class are among them however many another has.
+    /// Iterates over about `most` asks, by class, best first. Each class has an equal share, so
+    /// that the best of each class appear however many asks another class has.
     pub fn best_asks(&self, most: usize) -> impl Iterator<Item = Listing> {
         let each = self.each_of(most, |_| true);
         let books = self.books.by_class();
         books.flat_map(move |book| self.listings(book).take(each))
     }
 
-    /// How many asks of each class there are to be where there are to be some `most` in all.
+    /// Returns the asks to list of each class to list about `most` in all.
     fn each_of(&self, most: usize, counts: impl Fn(&Class) -> bool) -> usize {
         let books = self.books.by_class();
         let offering =
@@ -175,17 +175,17 @@ impl Exchange {
         }
     }
 
-    /// A resale lasts no longer than the lease it is the rest of.
+    /// Limits a resale to the time that its lease has left.
     fn longest(&self, resale: Option<LeaseId>, duration_max: Millis) -> Millis {
         let left = resale.map(|lease| self.leases[&lease].deadline.since(self.now));
         left.map_or(duration_max, |left| left.min(duration_max))
     }
 
-    /// What `buyer` would find if it placed `bid` now, reason by reason, among the best asks of
-    /// each class.
+    /// Returns, reason by reason, what `buyer` would find among the best asks of each class if it
+    /// placed `bid` now.
     ///
     /// # Errors
-    /// When the bid would be refused before any ask is looked at.
+    /// If the exchange would refuse the bid before it searches for asks.
     pub fn explain(&self, buyer: AccountKey, bid: &Bid) -> Result<Explanation, Refusal> {
         let slot = self
             .ledger
@@ -212,10 +212,10 @@ impl Exchange {
         Ok(found)
     }
 
-    /// The ask that `buyer` would trade with first if it placed `bid` now.
+    /// Returns the ask with which `buyer` would trade first if it placed `bid` now.
     ///
     /// # Errors
-    /// When the bid would be refused before any ask is looked at.
+    /// If the exchange would refuse the bid before it searches for asks.
     pub fn first_ask(&self, buyer: AccountKey, bid: &Bid) -> Result<FirstAsk, Refusal> {
         let slot = self
             .ledger
@@ -229,7 +229,7 @@ impl Exchange {
             });
         };
         let live = imagined(slot, price, bid);
-        // The asks' limits alone are looked at: it is of the index that visits are counted.
+        // This considers only the asks' limits, because it measures the visits of the index.
         let query = BookQuery {
             book,
             side: Side::Ask,
@@ -251,7 +251,7 @@ impl Exchange {
         self.lack(ask, live.view()).or_else(other).or_else(dear)
     }
 
-    /// What the bid wants and the ask has, where the reason is a figure.
+    /// Returns the bid's demand and the ask's value, if the reason is a figure.
     fn figures(&self, lack: Lack, ask: &Order, live: &LiveBid) -> Option<(u64, u64)> {
         let terms = self.books.ask_terms.get(ask.detail.terms);
         let provider = self.ledger.get(ask.provider().0);
@@ -277,7 +277,7 @@ impl Exchange {
     }
 }
 
-/// A bid as it would be if it were placed; it has no number and no terms of its own.
+/// Builds the bid as if it were placed; it has no id and no interned terms.
 fn imagined(slot: Slot, price: Price, bid: &Bid) -> LiveBid {
     let detail = OrderDetail {
         slot,
@@ -379,7 +379,7 @@ impl fmt::Display for Exclusion {
     }
 }
 
-/// Bytes for people: whole or tenths of the greatest binary unit below them.
+/// Formats bytes for people: whole numbers or tenths of the greatest binary unit that fits.
 fn bytes(count: u64) -> String {
     const UNITS: [(&str, u32); 4] = [("TB", 40), ("GB", 30), ("MB", 20), ("kB", 10)];
     for (unit, shift) in UNITS {

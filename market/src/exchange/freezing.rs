@@ -1,8 +1,8 @@
-//! Frozen accounts, and how much may come in and go out in a day.
+//! Frozen accounts, and the daily caps on deposits and withdrawals.
 //!
-//! A frozen account begins nothing, and its orders leave the books. What it has begun goes on: its
-//! leases run to their end and are paid, and it may end them. It may do what [`may_do_frozen`]
-//! names; whatever else there is, or comes to be, is refused.
+//! A frozen account can begin nothing, and its orders leave the books. Existing business continues:
+//! its leases run to their end, the market pays them, and the account can end them. It can give the
+//! commands that [`may_do_frozen`] lists; the exchange refuses all others, including future ones.
 
 use crate::accounts::Movements;
 use crate::command::{Acceptance, Command};
@@ -56,7 +56,7 @@ impl Exchange {
         Ok(Acceptance::Thawed)
     }
 
-    /// Whether a frozen account may do this.
+    /// Checks that an account, if it is frozen, can give this command.
     pub(super) fn check_frozen(&self, slot: Slot, command: &Command) -> Result<(), Refusal> {
         let account = self.ledger.get(slot);
         let Some(reason) = &account.frozen else {
@@ -75,7 +75,7 @@ impl Exchange {
         }
     }
 
-    /// What has come in and gone out on this day.
+    /// Returns the credits that have come in and gone out on the current day.
     fn moved_today(&self, slot: Slot) -> Movements {
         let (moved, day) = (self.ledger.get(slot).moved, self.now.0 / DAY.0);
         match moved.day == day {
@@ -87,7 +87,7 @@ impl Exchange {
         }
     }
 
-    /// Whether so much may come into an account, or into one that is to be opened.
+    /// Checks the daily cap for a deposit into an account, or into a new one.
     pub(super) fn check_deposit_cap(
         &self,
         slot: Option<Slot>,
@@ -121,7 +121,8 @@ impl Exchange {
         self.ledger.get_mut(slot).moved = moved;
     }
 
-    /// Count when it is asked for; what comes to nothing on the same day is not.
+    /// Counts a withdrawal on the day of the request; a withdrawal refused on that day does not
+    /// count.
     pub(super) fn count_withdrawal(&mut self, slot: Slot, amount: Credits) {
         let mut moved = self.moved_today(slot);
         let sum = moved.withdrawals.0.saturating_add(amount.0);
@@ -129,7 +130,7 @@ impl Exchange {
         self.ledger.get_mut(slot).moved = moved;
     }
 
-    /// A withdrawal comes to nothing: where it was asked for today it does not count.
+    /// Removes a refused withdrawal from the count if its account requested it today.
     pub(super) fn uncount_withdrawal(&mut self, slot: Slot, amount: Credits, made: Millis) {
         if made.0 / DAY.0 == self.now.0 / DAY.0 {
             let mut moved = self.moved_today(slot);
@@ -139,9 +140,10 @@ impl Exchange {
     }
 }
 
-/// What a frozen account may do: see its leases to their end and be paid, ask for credits to come
-/// in, take back what it asked for. Its credits, its stake among them, stay where they are. Of what
-/// operators do a frozen one may only thaw: so no operator that froze itself locks the market.
+/// Returns whether a frozen account can give this command. It can see its leases to their end and
+/// be paid, ask for deposits, and take its own requests back. Its credits stay where they are,
+/// including its stake. A frozen operator can only thaw, so that an operator that froze itself
+/// cannot lock the market.
 fn may_do_frozen(command: &Command, is_own: impl Fn(&RequestId) -> bool) -> bool {
     match command {
         Command::Cancel { .. }

@@ -1,11 +1,12 @@
-//! Gangs: several unlike bids that all match, each on a provider of its own, or none does.
+//! Gangs: several different bids of which all match, each with a different provider, or none does.
 //!
-//! With n legs, the n cheapest providers of each leg hold the cheapest way to match them all: a
-//! leg that used a dearer one could swap to one of its n cheapest, of which the other n - 1 legs
-//! can't hold all. So the search is a small assignment problem, solved exactly.
+//! With n legs, the n cheapest providers of each leg are enough for the cheapest match: a leg that
+//! used a more expensive provider could swap to one of its n cheapest, because the other n - 1 legs
+//! cannot use all of them. So the search is a small assignment problem, which the exchange solves
+//! exactly.
 //!
-//! Where the free asks don't do, legs that may wait displace spot leases of just their size: as few
-//! as can be, then as cheap as can be.
+//! If free asks are not enough, legs that can wait displace spot leases of exactly their size: as
+//! few as possible, then as cheaply as possible.
 
 use std::ops::ControlFlow;
 
@@ -24,8 +25,8 @@ use super::matching::Fill;
 use super::steps::{SPOT_STEPS, Steps, assignment_steps};
 use super::{Context, Exchange};
 
-/// What an assignment costs, and, to choose among equals, which candidates it takes: a number in
-/// base [`CANDIDATES_MAX`] with a digit for each leg, the first leg's weighing most.
+/// The cost of an assignment and, to choose among equal costs, its candidates: a number in base
+/// [`CANDIDATES_MAX`] with a digit for each leg, of which the first leg's weighs most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Cost(i128, i128);
 
@@ -36,9 +37,10 @@ struct Cost(i128, i128);
 impl Cost {
     const ZERO: Self = Self(0, 0);
     const MAX: Self = Self(i128::MAX, 0);
-    /// More than any sum of leg costs, so that a forbidden pair is never preferred.
+    /// More than any sum of leg costs, so that an assignment never prefers a forbidden pair.
     const FORBIDDEN: Self = Self(1 << 80, 0);
-    /// More than the credits of all legs, so that no lease is displaced that need not be.
+    /// More than the credits of all legs, so that an assignment displaces as few leases as
+    /// possible.
     const DISPLACES: Self = Self(1 << 70, 0);
 
     fn plus(self, other: Self) -> Self {
@@ -50,10 +52,10 @@ impl Cost {
     }
 }
 
-/// The most candidates of a leg: so many asks, and so many leases that it may displace.
+/// The most candidates of a leg: asks, and the same number of leases that it may displace.
 const CANDIDATES_MAX: i128 = 2 * Command::GANG_MAX as i128;
 
-/// What a leg may have: a part of an ask, or the device of a spot lease.
+/// A match for a leg: a part of an ask, or the device of a spot lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Take {
     Fill(Fill),
@@ -77,7 +79,7 @@ impl Take {
     }
 }
 
-/// What one leg may have on each of its cheapest providers: asks first, the cheapest first.
+/// The candidates of one leg, on each of its cheapest providers: asks first, the cheapest first.
 type Candidates = Vec<(Slot, Take)>;
 
 impl Exchange {
@@ -108,7 +110,7 @@ impl Exchange {
         done
     }
 
-    /// Each leg's book and highest price.
+    /// Returns each leg's book and highest price.
     fn gang_places(&mut self, legs: &[Bid]) -> Result<Vec<(BookId, Price)>, Refusal> {
         let place = |bid: &Bid| {
             let rules = self.class_rules(bid.class);
@@ -182,8 +184,8 @@ impl Exchange {
         assign(&candidates, legs, steps)
     }
 
-    /// Adds the leases a leg may displace, unless it has asks for every leg there is: then one of
-    /// them is free whatever the others take.
+    /// Adds the leases that a leg may displace, unless it has an ask for every leg of the gang:
+    /// then one of them stays free in any case.
     fn add_displaceable(&self, found: &mut Candidates, bid: &LiveBid, count: usize) {
         if found.len() >= count {
             return;
@@ -210,7 +212,7 @@ impl Exchange {
         levels.map(|level| level.count).sum()
     }
 
-    /// The cheapest suitable ask of each of the cheapest providers.
+    /// Returns the cheapest suitable ask of each of the cheapest providers.
     fn asks_for(&self, bid: &LiveBid, count: usize, steps: &mut Steps) -> Candidates {
         let mut visits = Visits::new();
         let order: &Order = &bid.order;
@@ -243,8 +245,8 @@ impl Exchange {
     }
 }
 
-/// The cheapest choice of one candidate a leg, no provider twice; of equals the one whose legs,
-/// from the first on, take the candidates they would rather have.
+/// Returns the cheapest choice of one candidate for each leg with no provider twice. Among equal
+/// choices it prefers the better candidates of the earlier legs.
 #[allow(
     clippy::arithmetic_side_effects,
     reason = "sums of a few costs below 2^80, and places in short lists"
@@ -259,7 +261,7 @@ fn assign(
     providers.sort_unstable();
     providers.dedup();
     debug_assert_eq!(candidates.len(), legs.len(), "each leg has candidates");
-    // The assignment wants at least as many columns as rows: the missing ones are forbidden.
+    // The algorithm needs at least as many columns as rows: the missing ones are forbidden.
     let columns = providers.len().max(legs.len());
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     steps.spend(assignment_steps(count(legs.len()), count(columns)));
@@ -284,7 +286,7 @@ fn assign(
     Ok(takes)
 }
 
-/// The column of each row in a cheapest assignment, by successive shortest paths with
+/// Returns the column of each row in a cheapest assignment, by successive shortest paths with
 /// potentials (Jonker and Volgenant); `rows <= columns`.
 #[allow(
     clippy::arithmetic_side_effects,
@@ -317,11 +319,11 @@ fn cheapest_assignment(
     chosen
 }
 
-/// Rows and columns count from 1; 0 is "none".
+/// The state of the algorithm. Rows and columns count from 1; 0 means "none".
 struct Assignment {
     row_potential: Vec<Cost>,
     column_potential: Vec<Cost>,
-    /// The row each column is given to.
+    /// The row that owns each column.
     owner: Vec<usize>,
 }
 
@@ -330,7 +332,7 @@ struct Assignment {
     reason = "sums of a few costs below 2^80, and places in short lists"
 )]
 impl Assignment {
-    /// Gives `row` a column, moving others along a shortest path.
+    /// Assigns a column to `row`, moving other rows along a shortest path.
     fn add(&mut self, row: usize, cost: &impl Fn(usize, usize) -> Cost) {
         let columns = self.owner.len();
         debug_assert!(!self.owner[1..].contains(&row), "a row is added once");

@@ -1,4 +1,4 @@
-//! What the market's operators may do, once as many of them as are needed have said the same.
+//! Commands of the market's operators, which take effect once enough operators have given them.
 
 use crate::approval::{APPROVAL_LIFE, APPROVALS_MAX, Approval};
 use crate::command::{Acceptance, Command};
@@ -11,7 +11,7 @@ use crate::units::{Count, Credits};
 use super::{Context, Exchange, Timer};
 
 impl Exchange {
-    /// Carries out a command of the operators, or puts it down until enough of them have given it.
+    /// Carries out a command of the operators, or records it until enough of them have given it.
     pub(super) fn govern(
         &mut self,
         context: &mut Context<'_>,
@@ -30,7 +30,8 @@ impl Exchange {
             }
         }
         self.only_operator(context.key)?;
-        // What can't be done any more is refused to each, not only to the one that completes it.
+        // A command that is no longer possible is refused to each operator, not only to the last
+        // one.
         match command {
             Command::Lock { request } => self.check_lock(*request)?,
             Command::Confirm { request } => self.check_confirm(*request)?,
@@ -61,7 +62,8 @@ impl Exchange {
         }
     }
 
-    /// Takes down that an operator has given a command; nothing where it is to be done now.
+    /// Records that an operator has given a command. Returns `None` if the exchange must now carry
+    /// it out.
     fn approve(
         &mut self,
         context: &mut Context<'_>,
@@ -124,7 +126,7 @@ impl Exchange {
         Ok(id)
     }
 
-    /// Too few have given a command in time.
+    /// Forgets a command that too few operators have given in time.
     pub(super) fn forget_approval(&mut self, id: u64) {
         let gone = self.approvals.remove(&id);
         assert!(gone.is_some(), "an approval's timer has an approval");
@@ -158,7 +160,7 @@ impl Exchange {
         Ok(Acceptance::Deposited { available })
     }
 
-    /// What the market took becomes an account's.
+    /// Moves collected market earnings to an account.
     fn on_collect(
         &mut self,
         context: &mut Context<'_>,
@@ -185,14 +187,14 @@ impl Exchange {
     }
 }
 
-/// What anyone may ask.
+/// Queries that anyone may make.
 impl Exchange {
-    /// The operators, and how many of them must give the same command.
+    /// Returns the operators, and how many of them must give the same command.
     pub fn operators(&self) -> (&[AccountKey], u32) {
         (&self.operators, self.operators_needed)
     }
 
-    /// Commands that wait for more operators, the oldest first.
+    /// Iterates over the commands that wait for more operators, the oldest first.
     pub fn approvals(&self) -> impl Iterator<Item = &Approval> {
         self.approvals.values()
     }

@@ -1,4 +1,4 @@
-//! What happens to a lease between its trade and its settlement.
+//! The life of a lease between its trade and its settlement.
 
 use crate::command::Acceptance;
 use crate::event::{Event, OrderEnd};
@@ -11,7 +11,7 @@ use crate::units::{Count, Credits, DeviceMicros, Millis, Permille, Price, Units}
 use super::bid::LiveBid;
 use super::{Context, Exchange, Timer, spot_key};
 
-/// All that a new lease follows from.
+/// The data from which the exchange opens a lease.
 pub(super) struct LeaseOpening<'a> {
     pub bid: &'a LiveBid,
     pub notice: Millis,
@@ -28,7 +28,7 @@ pub(super) struct LeaseOpening<'a> {
 
 /// The beginning and the end of a lease.
 impl Exchange {
-    /// Opens a lease and takes its escrow; the units are the caller's to account for.
+    /// Opens a lease and moves its escrow. The caller must account for the units.
     pub(super) fn open_new_lease(
         &mut self,
         opening: &LeaseOpening<'_>,
@@ -120,7 +120,7 @@ impl Exchange {
         }
     }
 
-    /// From now on the lease's time runs, and if it is spot it can be displaced.
+    /// Starts a lease's time and, for a spot lease, lists it as displaceable.
     fn run_lease(&mut self, id: LeaseId) {
         let lease = &self.leases[&id];
         assert_eq!(lease.state, LeaseState::Active, "only an active lease runs");
@@ -133,12 +133,12 @@ impl Exchange {
         }
     }
 
-    /// The device is free again; the money stays open for the grace.
+    /// Ends a lease: its device is free again, and payment stays open for the grace period.
     pub(super) fn end_lease(&mut self, id: LeaseId, reason: CloseReason, events: &mut Vec<Event>) {
         let (ended, grace) = (self.now, self.rules.settle_grace);
         self.stop(id, events);
         let lease = self.leases.get_mut(id).expect("the lease is known");
-        // A note that is open keeps its deadline.
+        // An open note keeps its deadline.
         let open_until = lease.note.map_or(Millis(0), |note| note.accepted_at);
         let until = ended.after(grace).max(open_until);
         assert!(until >= ended, "a lease closes after its end");
@@ -159,7 +159,7 @@ impl Exchange {
         });
     }
 
-    /// A running lease's units go to its successor, or back to the provider's pool.
+    /// Passes a running lease's units to its successor, or returns them to the provider's pool.
     pub(super) fn stop(&mut self, id: LeaseId, events: &mut Vec<Event>) {
         let lease = &self.leases[&id];
         assert!(lease.is_running(), "a device is given back once");
@@ -184,7 +184,7 @@ impl Exchange {
         }
     }
 
-    /// The lease that waited for the device has it now.
+    /// Starts the lease that waited for the device.
     fn start_next(&mut self, id: LeaseId, events: &mut Vec<Event>) {
         let now = self.now;
         let lease = self.lease_mut(id);
@@ -212,7 +212,7 @@ impl Exchange {
         self.run_lease(id);
     }
 
-    /// A lease that waited will not start: the one before it ends without a successor.
+    /// Removes a waiting lease that will not start: the lease before it ends without a successor.
     pub(super) fn leave_queue(&mut self, behind: LeaseId) {
         let next = self.lease_mut(behind).successor.take();
         assert!(next.is_some(), "it was waited for");
@@ -251,7 +251,7 @@ impl Exchange {
         });
     }
 
-    /// Why a lease whose end has come ends.
+    /// Returns why a lease ends whose end has come.
     pub(super) fn end_reason(&self, id: LeaseId) -> CloseReason {
         match self.leases[&id].state {
             LeaseState::Ending { reason, .. } => reason,
@@ -260,7 +260,7 @@ impl Exchange {
     }
 }
 
-/// The parties' ways out.
+/// The ways in which a party can end a lease.
 impl Exchange {
     pub(super) fn on_end(
         &mut self,
@@ -323,7 +323,7 @@ impl Exchange {
         self.leases.get_mut(id).expect("the lease is known")
     }
 
-    /// A lease that is not closed.
+    /// Returns a lease that is not closed.
     pub(super) fn open_lease(&self, id: LeaseId) -> Result<&Lease, Refusal> {
         let lease = self
             .leases
@@ -339,14 +339,14 @@ impl Exchange {
         }
     }
 
-    /// A lease on which its provider, who speaks, still owes the device.
+    /// Returns a running lease if the account that gives the command is its provider.
     fn sold_lease(&self, context: &Context<'_>, id: LeaseId) -> Result<&Lease, Refusal> {
         let lease = self.running_lease(id)?;
         must_be_provider(lease, context)?;
         Ok(lease)
     }
 
-    /// A lease whose device is the buyer's now.
+    /// Returns a lease whose device the buyer has now.
     pub(super) fn running_lease(&self, id: LeaseId) -> Result<&Lease, Refusal> {
         let lease = self.open_lease(id)?;
         match lease.state {

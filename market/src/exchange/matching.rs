@@ -1,4 +1,5 @@
-//! Matching: the first order in price and time that suits, at the price of the one that was there.
+//! Matching: a trade is with the first suitable order in price and time, at the older order's
+//! price.
 
 use std::ops::ControlFlow;
 
@@ -17,7 +18,7 @@ use super::leases::LeaseOpening;
 use super::steps::Steps;
 use super::{Context, Exchange};
 
-/// A part of a bid that one ask will fill.
+/// The part of a bid that one ask will fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fill {
     pub ask: OrderId,
@@ -35,7 +36,7 @@ impl Fill {
 
 /// Whether two orders suit each other, and why not.
 impl Exchange {
-    /// Why `ask` does not suit `bid`, class and price apart.
+    /// Returns why `ask` does not suit `bid`, apart from class and price.
     pub(super) fn lack(&self, ask: &Order, bid: BidView<'_>) -> Option<Lack> {
         let terms = self.books.ask_terms.get(ask.detail.terms);
         let (provider, resale) = ask.provider();
@@ -48,7 +49,7 @@ impl Exchange {
         lack.or_else(|| self.lack_of_resale(resale?, ask, bid))
     }
 
-    /// Why a device of `provider` on these terms, taken back at `notice`, does not suit `bid`.
+    /// Returns why a device of `provider` on these terms, with this notice, does not suit `bid`.
     pub(super) fn lack_of_terms(
         &self,
         terms: &AskTerms,
@@ -81,7 +82,8 @@ impl Exchange {
         (!admitted).then_some(Lack::RefusesBuyer)
     }
 
-    /// What is resold is the rest of one lease, all units together and no longer than it.
+    /// Returns why a resale does not suit a bid: a resale is the rest of one lease, all units
+    /// together and no longer than it.
     fn lack_of_resale(&self, lease: LeaseId, ask: &Order, bid: BidView<'_>) -> Option<Lack> {
         let lease = &self.leases[&lease];
         debug_assert_eq!(lease.resale_ask, Some(ask.id), "the lease knows its ask");
@@ -95,9 +97,9 @@ impl Exchange {
     }
 }
 
-/// A bid looking for asks.
+/// Bids that search for asks.
 impl Exchange {
-    /// What a bid would take from the book, best first, up to what it wants.
+    /// Returns what a bid would take from the book, best first, and the units that no ask fills.
     pub(super) fn fills_for_bid(&self, bid: &LiveBid, visits: &mut Visits) -> (Vec<Fill>, Units) {
         let order = &bid.order;
         let mut left = order.remaining;
@@ -125,7 +127,7 @@ impl Exchange {
         (fills, left)
     }
 
-    /// Trades each fill: escrow, lease, and the ask smaller or gone.
+    /// Trades each fill: moves credits to escrow, opens the lease, and reduces or removes the ask.
     pub(super) fn carry_out_fills(
         &mut self,
         bid: &LiveBid,
@@ -205,9 +207,9 @@ impl Exchange {
     }
 }
 
-/// An ask looking for bids.
+/// Asks that search for bids.
 impl Exchange {
-    /// How much of a fill-or-kill ask could trade now.
+    /// Returns how many units of a fill-or-kill ask could trade now.
     pub(super) fn fillable(&self, ask: &Order, steps: &mut Steps) -> Units {
         debug_assert_eq!(ask.side(), Side::Ask, "an ask is filled by bids");
         let mut left = ask.remaining;
@@ -230,7 +232,7 @@ impl Exchange {
         ask.remaining.minus(left)
     }
 
-    /// Matches an ask that has just entered the book with the bids resting there.
+    /// Matches an ask that has just entered the book with the resting bids.
     pub(super) fn match_ask(
         &mut self,
         id: OrderId,
@@ -272,7 +274,7 @@ impl Exchange {
         trades
     }
 
-    /// The bids that pay the least that an ask asks of any.
+    /// Returns the query for bids that pay at least the ask's lowest price for any bid.
     fn bids_for_any_price(&self, ask: &Order) -> BookQuery {
         let terms = self.books.ask_terms.get(ask.detail.terms);
         BookQuery {
@@ -281,10 +283,10 @@ impl Exchange {
         }
     }
 
-    /// What a resting bid takes of all asks there are, where only the whole of it will do and the
-    /// ask that has come is too small by itself. Nobody looks where there are too few units in all;
-    /// and one ask has so many steps for all such bids, beside those of its own search, so that
-    /// bids that never fill keep it from none that would.
+    /// Returns the fills of a resting all-or-none bid from all asks, for a new ask that alone is
+    /// too small for it. It does not search if all asks together have too few units. One ask has a
+    /// fixed budget of steps for all such bids, separate from its own search, so that bids that
+    /// never fill do not keep it from bids that would.
     fn fills_of_all(&self, bid: &LiveBid, tif: TimeInForce, visits: &mut Visits) -> Vec<Fill> {
         debug_assert!(bid.terms.all_or_none, "another takes what the ask has");
         let offered = self.books.book(bid.order.detail.book).book.side(Side::Ask);
@@ -296,7 +298,8 @@ impl Exchange {
         if left.0 == 0 { fills } else { Vec::new() }
     }
 
-    /// Trades of a resting bid: what was held for it becomes escrow, and what is over goes back.
+    /// Trades a resting bid: the credits that it held become escrow, and the surplus returns to the
+    /// buyer.
     pub(super) fn carry_out_resting(
         &mut self,
         bid: &LiveBid,
@@ -330,7 +333,7 @@ impl Exchange {
     }
 }
 
-/// The price of the order that was there first.
+/// Returns the price of the older order.
 fn trade_price((ask, asked): (&Order, Price), bid: &Order) -> Price {
     debug_assert!(asked <= bid.price, "they cross");
     debug_assert_ne!(ask.id, bid.id, "they are two");

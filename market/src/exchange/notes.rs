@@ -1,8 +1,8 @@
-//! Usage notes: what a provider says a lease has used, and what its buyer answers or leaves unsaid.
+//! Usage notes: a provider states the usage of a lease, and its buyer answers or stays silent.
 //!
-//! Silence pays for work whose beginning the buyer has signed, and before that for the rule's few
-//! seconds, so that short work is paid whose buyer took the result and is gone. How a lease is
-//! begun, and what it costs to hold a device and not use it, is in `reserve`.
+//! Silence pays for work whose beginning the buyer has signed and, before that, for the few seconds
+//! of a rule: so a provider gets paid for short work whose buyer took the result and left. Module
+//! `reserve` describes the beginning of work and the price of holding a device without using it.
 
 use crate::command::Acceptance;
 use crate::event::Event;
@@ -62,7 +62,8 @@ impl Exchange {
         Ok(Acceptance::Noted { accepted_at })
     }
 
-    /// After its end a lease takes notes for one grace only, however often that is put off.
+    /// Checks that a lease still takes notes: after its end, only for one grace period, however
+    /// often the market postpones its close.
     fn check_note_time(&self, lease: &Lease) -> Result<(), Refusal> {
         match lease.state {
             LeaseState::Due { ended, .. } if self.now >= ended.after(self.rules.settle_grace) => {
@@ -169,7 +170,7 @@ impl Exchange {
         }
     }
 
-    /// A lease that is due does not close before its open note is answered.
+    /// Postpones the close of a lease that is due until its open note is answered.
     fn put_off_closing(&mut self, id: LeaseId, at: Millis) {
         let lease = self.leases.get_mut(id).expect("the lease is known");
         if let LeaseState::Due { until, .. } = &mut lease.state

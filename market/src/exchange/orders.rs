@@ -1,4 +1,4 @@
-//! Placing, cancelling and amending orders.
+//! Placing asks and bids.
 
 use crate::book::Visits;
 use crate::books::{Order, OrderDetail, OrderKind};
@@ -15,7 +15,7 @@ use super::matching::Fill;
 use super::steps::{SPOT_STEPS, Steps};
 use super::{Context, Exchange};
 
-/// What a bid will do to the market, before it does.
+/// The effect of a bid on the market, computed before it happens.
 struct Plan {
     fills: Vec<Fill>,
     displaced: Vec<Displacement>,
@@ -79,7 +79,8 @@ impl Exchange {
         Ok(self.enter_ask(order, ask.tif, rules.auction, context))
     }
 
-    /// An ask that nothing speaks against: into the book, matched, and out again if it can't rest.
+    /// Enters an ask that has passed its checks: puts it into the book, matches it, and removes it
+    /// if it cannot rest.
     pub(super) fn enter_ask(
         &mut self,
         order: Order,
@@ -152,7 +153,7 @@ impl Exchange {
         })
     }
 
-    /// The number of the order that comes next.
+    /// Returns the id of the next order.
     pub(super) fn next_order(&self) -> OrderId {
         let mut number = self.orders_made;
         number.count_up();
@@ -182,7 +183,7 @@ impl Exchange {
         }
     }
 
-    /// What a bid takes now, whole where it must be, and whether its buyer can pay for it.
+    /// Plans what a bid takes now, in full if it must, and checks that its buyer can pay.
     fn plan_bid(
         &self,
         live: &LiveBid,
@@ -218,7 +219,7 @@ impl Exchange {
         Ok(plan)
     }
 
-    /// Whether the buyer can pay for what trades and, where the bid rests, for the rest of it.
+    /// Checks that the buyer can pay for the trades and, if the bid rests, for the remaining units.
     fn check_funds(&self, live: &LiveBid, bid: &Bid, plan: &Plan) -> Result<(), Refusal> {
         let escrow = |sum: Credits, fill: &Fill| sum.plus(fill.escrow(bid.duration));
         let mut needed = plan.fills.iter().fold(Credits::ZERO, escrow);
@@ -277,7 +278,8 @@ impl Exchange {
         self.make_room(events);
     }
 
-    /// After an ask was matched: it rests if it may, and leaves the book if it may not.
+    /// Keeps a matched ask in the book if it can rest; otherwise removes it. Returns the resting
+    /// units.
     fn settle_down(&mut self, id: OrderId, tif: TimeInForce, events: &mut Vec<Event>) -> Units {
         let Some(order) = self.books.get(id) else {
             return Units(0);

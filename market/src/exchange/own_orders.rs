@@ -1,4 +1,4 @@
-//! An account's own orders, as they rest in the books.
+//! The open orders of an account.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,28 +13,28 @@ use super::Exchange;
 /// An order that rests in a book.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenOrder {
-    /// Its id.
+    /// The order's id.
     pub id: OrderId,
-    /// Bid or ask.
+    /// Whether the order is a bid or an ask.
     pub side: Side,
-    /// In which class.
+    /// The class of its book.
     pub class: Class,
-    /// Price per device-second.
+    /// The price per device-second.
     pub price: Price,
-    /// How many units are left.
+    /// The units that remain.
     pub quantity: Units,
-    /// What is held for it until it ends: for a bid its price, for an ask its deposit, if it has
-    /// one.
+    /// Credits that the order holds until it ends: its price for a bid, its deposit for an ask that
+    /// has one.
     pub held: Credits,
-    /// When it leaves the book; the greatest time for never.
+    /// The log time at which the order leaves the book; the greatest time means never.
     pub expires: Millis,
-    /// The lease of which it resells the rest.
+    /// The lease whose rest the order resells.
     pub resale: Option<LeaseId>,
 }
 
 impl Exchange {
-    /// The orders of an account that rest in the books, the oldest first. It looks through those of
-    /// all until it has found as many as there are.
+    /// Returns the account's resting orders, the oldest first. It scans the orders of all accounts
+    /// until it has found as many as the account has.
     pub fn orders_of(&self, account: AccountKey) -> Vec<OpenOrder> {
         let slot = self.ledger.slot(account);
         let count = slot.map_or(0, |slot| self.ledger.get(slot).open_orders);

@@ -1,4 +1,4 @@
-//! Market data, read out of the same state that matches.
+//! Market data, read from the state that also matches orders.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,54 +17,54 @@ use super::Exchange;
 pub struct DepthLevel {
     /// The price per device-second.
     pub price: Price,
-    /// How many orders.
+    /// The number of orders.
     pub orders: u32,
-    /// How many units they have together.
+    /// The units of these orders together.
     pub quantity: u64,
 }
 
-/// What a class looks like from outside.
+/// The market data of one class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quotes {
-    /// Which class.
+    /// The class with this market data.
     pub class: Class,
-    /// How it is traded.
+    /// The rules of the class.
     pub rules: ClassRules,
-    /// Asks by rising price; the first is the top of the book.
+    /// Asks by rising price; the first is the best.
     pub asks: Vec<DepthLevel>,
-    /// Bids by falling price; the first is the top of the book.
+    /// Bids by falling price; the first is the best.
     pub bids: Vec<DepthLevel>,
     /// The last trades, the newest first.
     pub last: Vec<Print>,
     /// A candle for each of the last minutes with trades, the oldest first.
     pub candles: Vec<Candle>,
-    /// What measured work cost over the last trades.
+    /// The cost of measured work over the last trades.
     pub index: PriceIndex,
-    /// When the next auction is, if one is due.
+    /// The log time of the next auction, if one is due.
     pub auction_at: Option<Millis>,
 }
 
-/// What a class looks like at a glance.
+/// A summary of one class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassSummary {
-    /// Which class.
+    /// The class that is summarised.
     pub class: Class,
-    /// The best asks, if there are any.
+    /// The asks at the best price, if there are any.
     pub ask: Option<DepthLevel>,
-    /// The best bids, if there are any.
+    /// The bids at the best price, if there are any.
     pub bid: Option<DepthLevel>,
     /// The last trade.
     pub last: Option<Print>,
-    /// Units traded in the minutes that are remembered: a day at most.
+    /// Units traded in the stored minutes, at most a day.
     pub volume: u64,
-    /// What measured work cost over the last trades.
+    /// The cost of measured work over the last trades.
     pub index: PriceIndex,
-    /// When the next auction is, if one is due.
+    /// The log time of the next auction, if one is due.
     pub auction_at: Option<Millis>,
 }
 
 impl Exchange {
-    /// Every class that was ever traded in or quoted, at a glance.
+    /// Iterates over a summary of each class that the exchange knows.
     pub fn class_summaries(&self) -> impl Iterator<Item = ClassSummary> {
         self.books.by_class().map(|book| ClassSummary {
             class: book.class,
@@ -77,12 +77,12 @@ impl Exchange {
         })
     }
 
-    /// Every class that was ever traded in or quoted.
+    /// Iterates over all classes that the exchange knows.
     pub fn classes(&self) -> impl Iterator<Item = Class> {
         self.books.by_class().map(|book| book.class)
     }
 
-    /// One class, with at most `depth` price levels a side.
+    /// Returns the market data of one class, with at most `depth` price levels a side.
     pub fn quotes(&self, class: Class, depth: usize) -> Option<Quotes> {
         let book = self.books.book(self.books.find(class)?);
         let side = |side| levels(book, side, depth);

@@ -1,9 +1,10 @@
-//! Credits come in and go out as the operator says: what a credit is worth outside is not the
-//! market's business. An account asks under a reference that both sides know it by; the operator
-//! confirms or refuses. Each request is decided once. What operators alone may do: `governing`.
+//! Deposits and withdrawals, which the operators decide: the market does not know what a credit is
+//! worth outside. An account makes a request under a reference that both sides know; the operators
+//! confirm or refuse it. They decide each request once. Module `governing` has the commands of
+//! operators.
 //!
-//! A withdrawal goes out in two phases: the operators lock it, one of them pays, and then they
-//! confirm it. Until it is locked its account may take it back; from then on only they end it.
+//! A withdrawal has two phases: the operators lock it, one of them pays, and then they confirm it.
+//! Until the lock its account can take it back; afterwards only the operators can end it.
 
 use std::ops::Bound;
 
@@ -17,11 +18,12 @@ use crate::units::{Count, Credits};
 
 use super::{Context, Exchange};
 
-/// Why a request was refused that made room for another.
+/// The reason for refusing a request that made room for another.
 const CROWDED: &str = "there are too many requests: ask again";
 
 impl Exchange {
-    /// An account asks for credits, or for some of its own to go out: those are held meanwhile.
+    /// Records an account's request for a deposit or a withdrawal, and holds the credits of a
+    /// withdrawal.
     pub(super) fn on_request(
         &mut self,
         context: &mut Context<'_>,
@@ -70,7 +72,7 @@ impl Exchange {
         Ok(Acceptance::Requested { request: id })
     }
 
-    /// Which request makes room for one more, if one must: the oldest that holds little.
+    /// Returns the request that must make room for a new one, if any: the oldest that holds little.
     fn check_request_room(&self) -> Result<Option<RequestId>, Refusal> {
         let limit = self.rules.requests_open_max;
         if self.requests.len() < usize::try_from(limit).unwrap_or(usize::MAX) {
@@ -80,7 +82,7 @@ impl Exchange {
         oldest.map(Some).ok_or(Refusal::RequestsFull { limit })
     }
 
-    /// A request comes to nothing; what was held for it returns.
+    /// Ends a request without moving credits out or in. Returns the credits that it held.
     pub(super) fn drop_request(
         &mut self,
         id: RequestId,
@@ -104,7 +106,7 @@ impl Exchange {
         released
     }
 
-    /// The operators begin to pay a withdrawal out. One that is locked stays so, with its payer.
+    /// Locks a withdrawal that an operator begins to pay out. A locked withdrawal keeps its payer.
     pub(super) fn on_lock(
         &mut self,
         context: &mut Context<'_>,
@@ -122,7 +124,7 @@ impl Exchange {
         Ok(Acceptance::Locked(lock))
     }
 
-    /// Whether a request is a withdrawal that nobody has locked.
+    /// Checks that a request is a withdrawal that is not locked.
     pub(super) fn check_lock(&self, id: RequestId) -> Result<(), Refusal> {
         let request = self.open_request(id)?;
         match (request.direction, request.lock) {
@@ -134,7 +136,7 @@ impl Exchange {
         }
     }
 
-    /// Whether a request may be confirmed: a withdrawal that its account can't take back.
+    /// Checks that the operators can confirm a request: a withdrawal must be locked.
     pub(super) fn check_confirm(&self, id: RequestId) -> Result<(), Refusal> {
         let request = self.open_request(id)?;
         let is_held = request.direction == Direction::Deposit || request.lock.is_some();
@@ -144,7 +146,7 @@ impl Exchange {
         }
     }
 
-    /// The operator says that credits came in, or went out.
+    /// Confirms that credits came in or went out.
     pub(super) fn on_confirm(
         &mut self,
         context: &mut Context<'_>,
@@ -170,7 +172,7 @@ impl Exchange {
         Ok(Acceptance::Confirmed { available })
     }
 
-    /// The operator, or whoever asked, says that nothing comes of it.
+    /// Refuses a request for the operators, or withdraws it for the account that made it.
     pub(super) fn on_refuse(
         &mut self,
         context: &mut Context<'_>,
@@ -182,7 +184,7 @@ impl Exchange {
         Ok(Acceptance::Refused { released })
     }
 
-    /// Credits from one account to another.
+    /// Transfers credits from one account to another.
     pub(super) fn on_transfer(
         &mut self,
         context: &mut Context<'_>,
@@ -235,22 +237,22 @@ impl Exchange {
     }
 }
 
-/// What anyone may ask.
+/// Queries that anyone may make.
 impl Exchange {
-    /// Requests that wait for the operator and came after this one, the oldest first.
+    /// Iterates over the undecided requests after the given one, the oldest first.
     pub fn requests_after(&self, after: RequestId) -> impl Iterator<Item = &MoneyRequest> {
         let later = (Bound::Excluded(after), Bound::Unbounded);
         self.requests.range(later).map(|(_, request)| request)
     }
 
-    /// What an account has asked for and is not decided, the oldest first.
+    /// Iterates over an account's undecided requests, the oldest first.
     pub fn requests_of(&self, account: AccountKey) -> impl Iterator<Item = &MoneyRequest> {
         let own = move |request: &&MoneyRequest| request.account == account;
         self.requests.values().filter(own)
     }
 }
 
-/// Whether a request holds less than a deposit, and so may make room for others.
+/// Returns whether a request holds less than a deposit, so that it may make room for others.
 pub(super) fn is_light(request: &MoneyRequest, deposit: Credits) -> bool {
     let holds = request.direction == Direction::Withdrawal && request.amount >= deposit;
     !holds && request.lock.is_none()

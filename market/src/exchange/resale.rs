@@ -1,8 +1,9 @@
-//! Resale of the rest of a lease, and its extension.
+//! The resale of the rest of a lease, and the extension of a lease.
 //!
-//! The provider does not lose by a resale: it goes on being paid its own price. If the new price
-//! is higher the reseller gets the difference; if it is lower the reseller leaves the difference in
-//! escrow, out of what it would have got back (rounded down, so by at most a micro-credit short).
+//! The provider loses nothing by a resale, because it still gets its own price. If the new price is
+//! higher, the reseller gets the difference; if it is lower, the reseller leaves the difference in
+//! escrow, taken from the credits that would have returned to it (rounded down, so at most a
+//! micro-credit short).
 
 use crate::books::{Order, OrderDetail, OrderKind};
 use crate::command::Acceptance;
@@ -66,7 +67,7 @@ impl Exchange {
         Ok(self.enter_ask(order, tif, rules.auction, context))
     }
 
-    /// The rest of lease `from` was sold: its device goes to lease `to` without a pause.
+    /// Passes the device of lease `from`, whose rest was sold, to lease `to` without a pause.
     pub(super) fn hand_over(&mut self, from: LeaseId, to: LeaseId, events: &mut Vec<Event>) {
         let new = &self.leases[&to];
         let (price, quantity, span) = (new.price, new.quantity, new.deadline.since(new.start));
@@ -74,7 +75,7 @@ impl Exchange {
         assert!(old.quantity == quantity, "a lease is resold whole");
         let old_price = old.price;
         let loss = Price(old_price.0.saturating_sub(price.0));
-        // Each unit's escrow was rounded up once for the whole lease, so the rest covers this.
+        // The escrow rounded each unit up once for the whole lease, so the rest covers this.
         let lost = DeviceMicros::of(quantity, span);
         let subsidy = loss.usage_cost(lost, Rounding::Down);
         let subsidy = subsidy.map_or(old.escrow, |subsidy| subsidy.min(old.escrow));
@@ -124,7 +125,7 @@ impl Exchange {
         let subsidy = extra_subsidy(lease, by);
         self.ledger.need(context.slot, more)?;
         if subsidy.0 > 0 {
-            // Nobody but the reseller could pay for it, and the reseller is not asked.
+            // Only the reseller could pay for the extension, and it has not agreed.
             return Err(Refusal::LeaseResold { lease: id });
         }
         assert!(duration <= limit, "within what the ask allows");
@@ -161,7 +162,7 @@ impl Exchange {
         });
     }
 
-    /// A lease that runs and has not been told to end.
+    /// Returns a lease that runs and has no early end ahead.
     fn active_lease(&self, id: LeaseId) -> Result<&Lease, Refusal> {
         let lease = self.open_lease(id)?;
         match lease.state {
@@ -173,7 +174,7 @@ impl Exchange {
         }
     }
 
-    /// From now on the lease can't be displaced.
+    /// Removes a lease from the list of displaceable leases.
     pub(super) fn unindex_spot(&mut self, id: LeaseId) {
         let lease = &self.leases[&id];
         assert!(
@@ -187,7 +188,7 @@ impl Exchange {
     }
 }
 
-/// What a longer lease would cost its reseller.
+/// Returns what an extension would cost the lease's reseller.
 fn extra_subsidy(lease: &Lease, by: Millis) -> Credits {
     let Some(resale) = lease.resale else {
         return Credits::ZERO;

@@ -1,9 +1,10 @@
-//! The beginning of work, and what it costs to hold a device without using it.
+//! The beginning of work, and the price of holding a device without using it.
 //!
-//! A provider that is ready and sees no work says so in the log, before the work has begun or
-//! after. The buyer then has the rule's time to say that it works or to end the lease; if it does
-//! neither the market ends it. Time in which the device was held and not used costs a part of its
-//! price that the lease states, where its provider claims it: who was not there claims nothing.
+//! A provider that is ready and sees no work says so in the log, before or after the work has
+//! begun. The buyer must then, within the time of a rule, state that it works or end the lease; if
+//! it does neither, the market ends the lease. Time in which the device was held and not used costs
+//! a part of the price, as the lease states, if the provider claims it: a provider that was absent
+//! claims nothing.
 
 use crate::command::Acceptance;
 use crate::event::Event;
@@ -65,8 +66,8 @@ impl Exchange {
         Ok(Acceptance::Ready { until })
     }
 
-    /// The provider claims nothing but the time in which its device was held. A note that is open
-    /// is answered first.
+    /// The provider claims only the time in which its device was held. If a note is open, its
+    /// answer comes first.
     fn claim_idle(
         &mut self,
         id: LeaseId,
@@ -81,9 +82,9 @@ impl Exchange {
         }
     }
 
-    /// The buyer neither said that it works nor ended the lease: it pays for the time it held the
-    /// device. Of work that has begun the provider may still note what is left, and a note that is
-    /// open is answered first.
+    /// Ends a lease whose buyer neither stated that it works nor ended it: the buyer pays for the
+    /// time it held the device. If work has begun the provider can still note the remaining usage,
+    /// and if a note is open its answer comes first.
     pub(super) fn end_unused(&mut self, id: LeaseId, events: &mut Vec<Event>) {
         let lease = self.lease_mut(id);
         lease.claimed = true;
@@ -95,7 +96,7 @@ impl Exchange {
         }
     }
 
-    /// Nothing is owed for holding the device any more.
+    /// Cancels the reserve: the buyer need not act any more.
     pub(super) fn drop_reserve(&mut self, id: LeaseId) {
         if let Some(until) = self.lease_mut(id).reserved_until.take() {
             self.timers.remove(&(until, Timer::Reserve(id)));
@@ -103,7 +104,7 @@ impl Exchange {
     }
 }
 
-/// Whether a lease has its device, or had it.
+/// Checks that a lease has its device, or had it.
 fn check_begun(lease: &Lease) -> Result<(), Refusal> {
     match lease.state {
         LeaseState::Waiting { until, .. } => Err(Refusal::LeaseWaits {

@@ -1,14 +1,15 @@
-//! Room in the market: what an order must hold to have a place, and who gives way in a full one.
+//! Places in the market: the deposit that secures a place, and evictions from a full market.
 //!
-//! An order holds a deposit's worth, or it is light: an account's free ask, or a bid for less.
-//! Where the market is full an order that holds a deposit takes the place of a light one, and of
-//! these that of the youngest account: whoever brings many keys brings them late, and loses them
-//! before anyone who was there.
+//! An order holds a deposit's worth, or it is light: for example an account's free ask, or a bid
+//! for less. In a full market, an order that holds a deposit replaces a light one of the youngest
+//! account. An attacker that brings many keys brings them late, so it loses their orders before any
+//! older account does.
 //!
-//! So it is with accounts, classes and requests: what holds a deposit's worth stays, and of the
-//! rest the oldest gives way where there is no room. An account that holds less gives way to a new
-//! one once no batch that it signed can be brought again: batches expire within the rule's time,
-//! and the account remembers the last of its own.
+//! The same holds for accounts, classes and requests: one that holds a deposit's worth stays. Of
+//! the others, the market evicts the account unused for longest, the class with the fewest orders,
+//! and the oldest request. A new account can replace one that holds less only when no batch that
+//! the old one signed can arrive again: batches expire within the time of a rule, and an account
+//! records when its last batch expires.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -24,20 +25,21 @@ use crate::units::{Credits, Millis};
 
 use super::{Exchange, LightKey};
 
-/// Accounts that are found at once where room is needed: looking at a million takes some
-/// milliseconds, and so is shared by many that come.
+/// The most idle accounts that one search returns. Scanning a million accounts takes some
+/// milliseconds, so many new accounts share one scan.
 const IDLE_FOUND_MAX: usize = 1_024;
 
-/// Why requests of an account are refused that made room for another.
+/// The reason for refusing the requests of an account that made room for another.
 const FORGOTTEN: &str = "the account made room for others";
 
-/// They are looked for this often at most.
+/// The least time between two such searches.
 const IDLE_SOUGHT: Millis = Millis(1_000);
 
 /// Orders.
 impl Exchange {
-    /// What an ask of this account holds while it rests, where there is room and it has it: nothing
-    /// for the first, unless a class must give way to it.
+    /// Returns the deposit that a resting ask of this account must hold: zero for the first, unless
+    /// a class must make way for it. Refuses if the market has no place, or the account cannot pay
+    /// it.
     pub(super) fn check_deposit(
         &self,
         slot: Slot,
@@ -61,7 +63,7 @@ impl Exchange {
         Ok(deposit)
     }
 
-    /// Whether one more order may rest; one that holds a deposit may where a light one gives way.
+    /// Checks that one more order can rest; one that holds a deposit can also replace a light one.
     pub(super) fn check_room(&self, holds_deposit: bool) -> Result<(), Refusal> {
         let limit = self.rules.orders_max;
         let is_full = self.books.orders() >= u64::from(limit);
@@ -74,7 +76,7 @@ impl Exchange {
         }
     }
 
-    /// After an order came to rest: a light one gives way where there is one too many.
+    /// Evicts a light order if the order that just came to rest is one too many.
     pub(super) fn make_room(&mut self, events: &mut Vec<Event>) {
         if self.books.orders() <= u64::from(self.rules.orders_max) {
             return;
@@ -85,7 +87,8 @@ impl Exchange {
         }
     }
 
-    /// Whether an order holds less than a deposit. What is resold is held for as a lease.
+    /// Returns whether an order holds less than a deposit. A resale is never light, because its
+    /// lease holds credits.
     pub(super) fn is_light(&self, order: &Order) -> bool {
         match order.detail.kind {
             OrderKind::Ask { deposit, .. } => deposit.0 == 0 && order.resale().is_none(),
@@ -93,7 +96,7 @@ impl Exchange {
         }
     }
 
-    /// Every order that holds little, looked for anew.
+    /// Returns all light orders by a full scan.
     pub(super) fn light_orders(&self) -> BTreeSet<LightKey> {
         let light = self.books.all().filter(|order| self.is_light(order));
         light.map(|order| self.light_key(&order)).collect()
@@ -103,14 +106,14 @@ impl Exchange {
         (self.ledger.get(order.slot()).opened, order.id)
     }
 
-    /// Lists an order that holds little.
+    /// Lists an order if it is light.
     pub(super) fn weigh(&mut self, order: &Order) {
         if self.is_light(order) && self.light.insert(self.light_key(order)) {
             self.books.count_light(order.detail.book, 1);
         }
     }
 
-    /// An order has become smaller, and so may hold little now.
+    /// Checks again whether an order is light after it has become smaller.
     pub(super) fn weigh_again(&mut self, id: OrderId) {
         let order = self.books.get(id).expect("some of the order is left");
         if order.side() == Side::Bid {
@@ -121,9 +124,9 @@ impl Exchange {
 
 /// Classes.
 impl Exchange {
-    /// The book of a class that an order is for, but for an ask that rests: only such an ask, or a
-    /// rule, makes a class known. Whoever wants what nobody offers would else fill the market with
-    /// classes, for nothing.
+    /// Returns the book of a class for any order except a resting ask. Only a resting ask or a rule
+    /// opens a class; otherwise bids that no ask meets could fill the market with classes at no
+    /// cost.
     pub(super) fn known_book(&mut self, class: Class) -> Result<BookId, Refusal> {
         if let Some(book) = self.books.find(class) {
             return Ok(book);
@@ -133,8 +136,8 @@ impl Exchange {
         opened.flatten().ok_or(Refusal::ClassUnknown { class })
     }
 
-    /// The book of a class for an ask that rests and holds this. Where the market is full of
-    /// classes, one in which nobody holds a deposit gives way to an ask that holds one.
+    /// Returns the book of a class for an ask that rests and holds this deposit. At the limit of
+    /// classes, an ask with a deposit replaces a class in which no order holds one.
     pub(super) fn open_book(
         &mut self,
         class: Class,
@@ -153,7 +156,7 @@ impl Exchange {
         Ok(book.expect("there is room, or a class without orders"))
     }
 
-    /// The orders of a class leave it; there are no more of them than orders divided by classes.
+    /// Evicts the orders of a class; there are at most as many as orders divided by classes.
     fn empty_book(&mut self, book: BookId, events: &mut Vec<Event>) {
         let class = self.books.book(book);
         let sides = [Side::Ask, Side::Bid].map(|side| self.books.side(class, side));
@@ -189,7 +192,8 @@ impl Exchange {
         Ok(idle)
     }
 
-    /// What little an account has goes: its orders, its requests, and its credits to the fees.
+    /// Removes all that an account has: its orders, its requests, and its credits, which become
+    /// fees.
     fn clear_account(&mut self, slot: Slot, events: &mut Vec<Event>) {
         for order in self.light_orders_of(slot) {
             self.drop_order(order, OrderEnd::Evicted, events);
@@ -213,14 +217,14 @@ impl Exchange {
         assert_eq!(account.open_orders, 0, "and nothing rests");
     }
 
-    /// Orders of an account that hold little, the oldest first.
+    /// Returns an account's light orders, the oldest first.
     fn light_orders_of(&self, slot: Slot) -> Vec<OrderId> {
         let opened = self.ledger.get(slot).opened;
         let own = (opened, OrderId(0))..=(opened, OrderId(u64::MAX));
         self.light.range(own).map(|(_, order)| *order).collect()
     }
 
-    /// Requests of an account that are not decided, the oldest first.
+    /// Returns an account's undecided requests, the oldest first.
     fn requests_held(&self, slot: Slot) -> Vec<RequestId> {
         let account = self.ledger.get(slot);
         match account.open_requests {
@@ -232,8 +236,8 @@ impl Exchange {
         }
     }
 
-    /// Whether an account gives way, and what it has that is missed: nothing of it is a deposit's
-    /// worth, and no withdrawal of it is being paid out.
+    /// Returns the rank of an account that can make room: it holds less than a deposit in all, its
+    /// orders are light, and no operator is paying out one of its withdrawals.
     fn makes_room(&self, slot: Slot) -> Option<IdleRank> {
         let account = self.ledger.get(slot);
         let rank = account.idle_rank(self.now, self.rules.account_deposit)?;
@@ -248,7 +252,7 @@ impl Exchange {
         (is_light && !is_paid).then_some(rank)
     }
 
-    /// The account that gives way next, if one has nothing, or little.
+    /// Returns the account to evict next, if one has nothing or little.
     fn next_idle(&mut self) -> Option<Slot> {
         let first = self
             .idle
@@ -266,8 +270,8 @@ impl Exchange {
         None
     }
 
-    /// Accounts that have nothing, then those that have little, the longest unused of each first,
-    /// so many at most.
+    /// Returns a bounded list of accounts: those that have nothing, then those that have little,
+    /// the longest unused of each first.
     fn idle_accounts(&self) -> VecDeque<(Slot, AccountKey)> {
         let accounts = (0..).map(Slot).zip(self.ledger.accounts());
         let deposit = self.rules.account_deposit;

@@ -1,7 +1,7 @@
-//! The rules change at a time that is told beforehand, and so does their version.
+//! Changes of the rules and of their version, at times that the operators announce.
 //!
-//! A change touches no open lease, which has the fee of its trade, and no order that rests: its
-//! price may be off a new tick, and an all-or-none bid waits where a class has auctions now.
+//! A change touches no open lease, which keeps the fee of its trade, and no resting order: its
+//! price may be off a new tick, and an all-or-none bid waits if its class now has auctions.
 
 use crate::command::Acceptance;
 use crate::event::Event;
@@ -49,7 +49,7 @@ impl Exchange {
         }
     }
 
-    /// A change that was told is not made.
+    /// Cancels an announced change.
     pub(super) fn on_keep(
         &mut self,
         context: &mut Context<'_>,
@@ -63,7 +63,7 @@ impl Exchange {
         Ok(Acceptance::Kept)
     }
 
-    /// A change takes effect.
+    /// Applies an announced change.
     pub(super) fn change_rules(&mut self, id: u64, steps: &mut Steps, events: &mut Vec<Event>) {
         let change = self.changes.remove(&id).expect("a change's timer has one");
         assert!(change.at <= self.now, "not before its time");
@@ -104,7 +104,7 @@ impl Exchange {
         Ok(Acceptance::UpgradeDue(upgrade))
     }
 
-    /// Another version of the rules applies from now on.
+    /// Applies an announced version of the rules.
     pub(super) fn raise_version(&mut self, events: &mut Vec<Event>) {
         let upgrade = self.upgrade.take().expect("its timer has an upgrade");
         assert!(upgrade.at <= self.now, "not before its time");
@@ -114,20 +114,20 @@ impl Exchange {
     }
 }
 
-/// What anyone may ask.
+/// Queries that anyone may make.
 impl Exchange {
-    /// Changes of the rules that are told and not yet made, the oldest first.
+    /// Iterates over the announced changes that have not taken effect, the oldest first.
     pub fn changes(&self) -> impl Iterator<Item = &RulesChange> {
         self.changes.values()
     }
 
-    /// The version of the rules that applies, and the next one where it is told.
+    /// Returns the version of the rules that applies, and the announced next one.
     pub fn version(&self) -> (u16, Option<Upgrade>) {
         (self.version, self.upgrade)
     }
 
-    /// The version that applies at `now`, where it is later than `spoken`: whoever carries out
-    /// versions up to that one must apply nothing from then on.
+    /// Returns the version that applies at `now`, if it is later than `spoken`. A replica that
+    /// implements versions up to `spoken` must apply nothing from then on.
     pub fn unspoken(&self, now: Millis, spoken: u16) -> Option<u16> {
         let due = self.upgrade.filter(|upgrade| upgrade.at <= now);
         let version = due.map_or(self.version, |upgrade| upgrade.to);
@@ -135,7 +135,7 @@ impl Exchange {
     }
 }
 
-/// Whether each rule may change, and to that; and whether a market can be run by all of them.
+/// Checks that each rule can change to its new value, and that all rules are valid together.
 fn check_settings(settings: &[Setting], rules: &Rules) -> Result<(), Refusal> {
     let mut changed = rules.clone();
     for setting in settings {

@@ -1,7 +1,7 @@
-//! Spot prices: what an ask asks of a bid whose lease may end at notice.
+//! Spot prices: the prices of an ask for bids whose leases can end at notice.
 //!
-//! A book has asks at their limits. Those that ask less of a spot bid are listed a second time, by
-//! the least that they ask, and a spot bid sees both lists as one.
+//! A book lists asks at their limits. Asks with lower spot prices appear in a second list, by their
+//! lowest price, and a spot bid sees both lists as one.
 
 use std::ops::ControlFlow;
 
@@ -16,14 +16,14 @@ use super::Exchange;
 use super::bid::BidView;
 use super::checks::check_price;
 
-/// The most asks at spot prices that one bid looks at.
+/// The most asks with spot prices that one bid considers.
 const ASKS_SEEN_MAX: usize = 256;
 
-/// An ask in the book by the least that it asks.
+/// The key of an ask in the list of spot asks: its book, its lowest price, its id.
 pub(super) type SpotAskKey = (BookId, Price, OrderId);
 
 impl Exchange {
-    /// What an ask asks of a bid.
+    /// Returns the price that an ask demands of a bid.
     pub(super) fn asked(&self, ask: &Order, bid: BidView<'_>) -> Price {
         let terms = self.books.ask_terms.get(ask.detail.terms);
         let spot = terms.spot_price(bid.terms);
@@ -33,12 +33,12 @@ impl Exchange {
         }
     }
 
-    /// The least an ask asks of any bid.
+    /// Returns the lowest price that an ask demands of any bid.
     pub(super) fn least_asked(&self, ask: &Order) -> Price {
         self.spot_ask_key(ask).map_or(ask.price, |key| key.1)
     }
 
-    /// How an ask is listed that has spot prices.
+    /// Returns the key under which an ask with spot prices is listed.
     pub(super) fn spot_ask_key(&self, ask: &Order) -> Option<SpotAskKey> {
         if ask.side() == Side::Bid || ask.resale().is_some() {
             return None;
@@ -49,13 +49,13 @@ impl Exchange {
         Some((ask.detail.book, least.price, ask.id))
     }
 
-    /// Whether an ask and a bid suit each other, and the bid pays what the ask asks.
+    /// Returns whether an ask and a bid suit each other, and the bid pays the ask's price.
     pub(super) fn trades_with(&self, ask: &Order, bid: BidView<'_>) -> bool {
         self.asked(ask, bid) <= bid.order.price && self.lack(ask, bid).is_none()
     }
 
-    /// Tells the asks that a bid may be for and what they ask of it, the cheapest first, until told
-    /// to stop.
+    /// Passes the asks that may suit a bid to `tell` with their prices, the cheapest first, until
+    /// it stops.
     pub(super) fn search_asks(
         &self,
         bid: BidView<'_>,
@@ -92,7 +92,7 @@ impl Exchange {
         }
     }
 
-    /// The asks with a spot price for a bid that it can pay, the cheapest first.
+    /// Returns the asks whose spot price the bid can pay, the cheapest first.
     fn spot_asks(&self, bid: BidView<'_>, visits: &mut Visits) -> Vec<(Price, Order)> {
         if bid.terms.term == Term::Firm {
             return Vec::new();
@@ -111,7 +111,7 @@ impl Exchange {
         asks
     }
 
-    /// Whether the spot prices of an ask are what they must be.
+    /// Checks the spot prices of an ask.
     pub(super) fn check_spot(ask: &Ask, tick: Price) -> Result<(), Refusal> {
         let bad = |place: usize| Refusal::SpotPriceBad {
             place: u32::try_from(place).map_or(u32::MAX, |place| place.saturating_add(1)),
@@ -135,7 +135,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// The notice of a lease that `bid` opens on these terms, or by the resale of a lease.
+    /// Returns the notice of a lease that `bid` opens on these terms, or of the lease that an ask
+    /// resells.
     pub(super) fn notice_of(
         &self,
         ask: &Order,

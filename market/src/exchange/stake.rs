@@ -1,11 +1,11 @@
-//! Stake: credits a provider stands for, and loses by a proven fault.
+//! Stake: credits that a provider puts up, and loses for a proven fault.
 //!
-//! The only fault that is proven by what is signed, and needs no judge, is contradiction: two
-//! receipts of one lease, both signed by its provider, that name unlike outputs for the same graph
-//! and inputs. So a provider signs one receipt for one run.
+//! Contradiction is the only fault that signatures prove without a judge: two receipts of one
+//! lease, both signed by its provider, that name different outputs for the same graph and inputs.
+//! So a provider must sign only one receipt for one run.
 //!
-//! The two receipts prove it alone: a lease that the market has forgotten, however many others were
-//! closed to that end, costs its provider the stake like any other.
+//! The two receipts alone are the proof: even if the market has forgotten the lease, because many
+//! others closed since, the fault costs the provider its stake.
 
 use crate::command::Acceptance;
 use crate::event::{Event, MoveReason};
@@ -76,10 +76,11 @@ impl Exchange {
         if !of_lease(first) || !of_lease(second) || !contradict(first, second) {
             return Err(Refusal::FaultNone { lease: id });
         }
-        // Who had nothing left may have made room for others since the lease was closed.
+        // An account without credits may have made room for others since the lease closed.
         let guilty = self.ledger.slot(account);
         let guilty = guilty.ok_or(Refusal::AccountUnknown { account })?;
-        // Of leases that are forgotten one number is kept, so they are proven in their order.
+        // For forgotten leases the account stores only one lease number, so faults must be proven
+        // in order.
         if lease.is_none() && self.ledger.get(guilty).faulted >= Some(id) {
             return Err(Refusal::FaultKnown { lease: id });
         }
@@ -88,7 +89,7 @@ impl Exchange {
 
     fn punish(&mut self, receipt: &Receipt, guilty: Slot, events: &mut Vec<Event>) -> Acceptance {
         let (id, provider) = (receipt.body.lease, receipt.body.provider);
-        // A buyer is compensated by what the market knows of its lease, not by what is claimed.
+        // The compensation follows from the market's record of the lease, not from the claim.
         let lease = self.leases.get(id);
         let buyer = lease.map_or(receipt.body.buyer, |lease| lease.buyer);
         let cost = lease.map_or(Credits::ZERO, cost_to_buyer);
@@ -129,7 +130,7 @@ impl Exchange {
     }
 }
 
-/// What the buyer has paid, or still has in escrow.
+/// Returns the buyer's payment, or the credits that it still has in escrow.
 fn cost_to_buyer(lease: &Lease) -> Credits {
     match lease.state {
         LeaseState::Closed { .. } => lease.cost,

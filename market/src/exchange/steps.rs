@@ -1,12 +1,12 @@
-//! Steps: how much one batch may have the exchange look at.
+//! Steps: the measure and bound of one batch's work.
 //!
-//! A step is a node of a search tree or an order passed by; some 10 ns on one core. Whatever looks
-//! at orders, leases or timers counts what it looked at, and every replica counts alike. What a
-//! batch's commands take together is bounded, and a command is begun only where what it may take at
-//! most is left: so none stops in the middle, and one that is not begun is refused by name.
+//! A step is a visit to a node of a search tree or to an order, about 10 ns on one core. Code that
+//! visits orders, leases or timers counts its steps, and all replicas count the same. The steps of
+//! a batch's commands together have a bound. A command begins only if its greatest possible number
+//! of steps is left: so none stops halfway, and one that cannot begin gets a named refusal.
 //!
-//! An ordinary batch takes some thousands of steps. The bounds are for books that somebody filled
-//! with orders that never suit.
+//! An ordinary batch takes a few thousand steps. The bounds protect against books full of orders
+//! that never suit.
 
 use crate::batch::COMMANDS_MAX;
 use crate::book::{VISITS_MAX, Visits};
@@ -15,30 +15,32 @@ use crate::refusal::Refusal;
 
 use super::Exchange;
 
-/// The most steps of a batch: 30 ms or so, a small part of the time after which followers look for
-/// another leader. As many orders as a batch holds may each search for as long as one may.
+/// The most steps of a batch: about 30 ms, a small part of the time after which followers elect
+/// another leader. It lets every order of a full batch make a search of the greatest length.
 pub const BATCH_STEPS: u32 = COMMANDS_MAX as u32 * 40_960;
 
-/// The most steps of an order: its own search, the searches of the all-or-none bids that it may
+/// The most steps of an order: its own search, the searches of all-or-none bids that it may
 /// complete, and a trade for each order that it met.
 const ORDER_STEPS: u32 = 2 * VISITS_MAX + 2 * TRADE_STEPS * (VISITS_MAX / Visits::CHECK);
 
-/// What a command takes beside its searches: its own row, its events and its place in the digest.
+/// The steps of a command besides its searches: its own row, its events and its entry in the
+/// digest.
 const COMMAND_STEPS: u32 = 64;
 
-/// A trade: a lease, its escrow, a timer, a line of the tape.
+/// The steps of a trade: a lease, its escrow, a timer, a print on the tape.
 const TRADE_STEPS: u32 = 32;
 
-/// A look at spot leases or at asks with spot prices: 256 of them at most, each checked.
+/// The steps of a scan of spot leases or of asks with spot prices: at most 256, each checked.
 pub(super) const SPOT_STEPS: u32 = 256 * Visits::CHECK;
 
 /// The most steps of the timers that fall due before a batch, and of an auction.
 pub(super) const TIMER_STEPS: u32 = 524_288;
 
-/// What falls due takes at least as much: an order that expires, a lease that ends.
+/// The least steps of an action that falls due, such as the expiry of an order or the end of a
+/// lease.
 pub(super) const TIMER_STEP: u32 = 64;
 
-/// Steps taken.
+/// A count of steps.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Steps(u32);
 
@@ -47,7 +49,7 @@ impl Steps {
         self.0 = self.0.saturating_add(steps);
     }
 
-    /// What every command takes.
+    /// Adds the steps of a command besides its searches.
     pub(super) fn spend_command(&mut self) {
         self.spend(COMMAND_STEPS);
     }
@@ -57,7 +59,7 @@ impl Steps {
         self.spend(trades.saturating_mul(TRADE_STEPS));
     }
 
-    /// The steps of a search that has ended.
+    /// Adds the steps of a finished search.
     pub(super) fn spend_visits(&mut self, visits: Visits) {
         self.spend(visits.made());
     }
@@ -67,7 +69,7 @@ impl Steps {
     }
 }
 
-/// The steps of the last batch. They follow from the batch and the state before it, and so are no
+/// The steps of the last batch. They follow from the batch and the state before it, so they are no
 /// part of the state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastSteps(pub u32);
@@ -81,12 +83,13 @@ impl PartialEq for LastSteps {
 impl Eq for LastSteps {}
 
 impl Exchange {
-    /// The steps that the last batch took, and time before it: each replica's are the same.
+    /// Returns the steps of the last batch and of the timers before it, which are equal on all
+    /// replicas.
     pub fn steps(&self) -> u32 {
         self.last_steps.0
     }
 
-    /// Whether a batch that has taken so many steps has enough left for a command.
+    /// Checks that a batch that has taken `taken` steps has enough left for a command.
     pub(super) fn check_steps(&self, taken: Steps, command: &Command) -> Result<(), Refusal> {
         let left = BATCH_STEPS.saturating_sub(taken.taken());
         match steps_at_most(command) <= left {
@@ -96,7 +99,7 @@ impl Exchange {
     }
 }
 
-/// What a command may take at most.
+/// Returns the most steps that a command can take.
 fn steps_at_most(command: &Command) -> u32 {
     let legs = |count: usize| u32::try_from(count.min(Command::GANG_MAX)).unwrap_or(u32::MAX);
     let most = match command {
@@ -113,11 +116,11 @@ fn steps_at_most(command: &Command) -> u32 {
     most.saturating_add(COMMAND_STEPS)
 }
 
-/// The most providers that a gang's assignment is made over.
+/// The most providers over which a gang's assignment runs.
 const MATCHED_MAX: u32 = 2 * (Command::GANG_MAX * Command::GANG_MAX) as u32;
 
-/// What matching so many legs with so many providers takes: a row is added by at most as many
-/// passes over the providers as there are rows, and a pass is quick.
+/// Returns the steps of matching `legs` with `providers`: adding a row takes at most as many passes
+/// over the providers as there are rows, and a pass is quick.
 pub(super) fn assignment_steps(legs: u32, providers: u32) -> u32 {
     let passes = legs.saturating_mul(legs.saturating_add(1)) / 2;
     passes.saturating_mul(providers) / 8

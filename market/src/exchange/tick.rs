@@ -1,4 +1,4 @@
-//! Time passing: what falls due is done in the order of its time.
+//! The passing of time: actions that fall due happen in the order of their times.
 
 use crate::event::{Event, OrderEnd};
 use crate::lease::LeaseState;
@@ -8,10 +8,10 @@ use super::steps::{Steps, TIMER_STEP, TIMER_STEPS};
 use super::{Exchange, Timer};
 
 impl Exchange {
-    /// Does all that is due up to `now`, each thing at its own time, then sets the clock. Where
-    /// that is more than one batch has steps for, the clock stands at what was done last and the
-    /// rest waits for the next batch or tick: nothing is ever done before what fell due earlier.
-    /// Tells the steps it took.
+    /// Performs all actions due up to `now`, each at its own time, then sets the clock. If they
+    /// need more steps than one batch has, the clock stops at the last action performed and the
+    /// rest waits for the next batch or tick: no action overtakes one that fell due earlier.
+    /// Returns the steps taken.
     pub(super) fn advance(&mut self, now: Millis, events: &mut Vec<Event>) -> u32 {
         let now = now.max(self.now);
         let before = self.now;

@@ -1,5 +1,5 @@
-//! Keys that were seen before, unpacked: that takes a square root, an eighth of a check alone and a
-//! quarter of one among many.
+//! A cache of unpacked keys: unpacking takes a square root, which is an eighth of a single check
+//! and a quarter of a check among many.
 
 use std::cell::RefCell;
 
@@ -7,20 +7,21 @@ use curve25519_dalek::edwards::{CompressedEdwardsY, EdwardsPoint};
 
 use crate::ids::AccountKey;
 
-/// Keys kept by each thread that checks signatures: 0.8 MB, and more accounts than are busy at a
-/// time. A power of two.
+/// Keys that each checking thread caches: 0.8 MB, and more accounts than are active at a time. A
+/// power of two.
 const KNOWN_MAX: usize = 4_096;
 
-/// Each key has one place, which holds the last that needed it.
+/// Each key has one entry, which holds the last key that used it.
 type Places = Vec<Option<(AccountKey, EdwardsPoint)>>;
 
 thread_local! {
     static KNOWN: RefCell<Places> = const { RefCell::new(Vec::new()) };
 }
 
-/// The key's point; none if it is no point, or one of small order.
+/// Returns the key's point, or `None` if the key is no point or has small order.
 pub(super) fn unpack(key: &AccountKey) -> Option<EdwardsPoint> {
-    // A key is as good as a hash. Who makes many for one place only has them unpacked each time.
+    // A key is as good as a hash. An attacker that makes many keys for one entry only makes them
+    // miss.
     let place = usize::from(u16::from_le_bytes([key.0[0], key.0[1]])) % KNOWN_MAX;
     KNOWN.with_borrow_mut(|known| {
         if known.is_empty() {

@@ -161,7 +161,12 @@ fn short_work_is_paid_though_nobody_signs() {
     assert_eq!(refused, Err(Refusal::WorkUnstarted { lease }));
     town.run(BUYER, Command::EndLease { lease }).unwrap();
     town.run(PROVIDER, Command::StateReady { lease }).unwrap();
-    assert_eq!(earned(&town, PROVIDER), 65 * 30);
+    assert_eq!(
+        earned(&town, PROVIDER),
+        2 * 300,
+        "what its silence accepted"
+    );
+    assert_eq!(spent(&town, BUYER), 65 * 30, "the rest is the market's");
 }
 
 #[test]

@@ -1,84 +1,84 @@
-//! Why content is not where it was wanted.
+//! The errors of the bookkeeping of copies.
 
 use thiserror::Error;
 
 use super::Handle;
 use crate::place::Place;
 
-/// Why the bookkeeping refused.
+/// Why the bookkeeping refused a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum HoldError {
-    /// It was released, or never held.
+    /// The content was released, or never held.
     #[error("{handle} is not held: it was released")]
     Unknown {
-        /// What.
+        /// The handle of the content.
         handle: Handle,
     },
-    /// There is no copy there.
+    /// The place has no copy.
     #[error("{handle} has no copy in {place}: call ensure_on first")]
     Absent {
-        /// What.
+        /// The handle of the content.
         handle: Handle,
-        /// Where.
+        /// The place without a copy.
         place: Place,
     },
-    /// A place without a limit holds nothing.
+    /// The place has no limit, so it can hold nothing.
     #[error("{place} has no memory: set its limit first")]
     NoPool {
-        /// Where.
+        /// The place without a limit.
         place: Place,
     },
-    /// The place is full of what may not go.
+    /// The place is full of copies that cannot go.
     #[error(
         "{place} has no room for {wanted} bytes: {used} of {limit} are held and cannot be moved"
     )]
     NoRoom {
-        /// Where.
+        /// The full place.
         place: Place,
-        /// Its limit in bytes.
+        /// The limit of the place, in bytes.
         limit: u64,
-        /// Bytes held.
+        /// Bytes that the place holds.
         used: u64,
-        /// Bytes wanted.
+        /// Bytes that the change needs.
         wanted: u64,
     },
-    /// No path leads there from any place that has it.
+    /// No path leads there from any place that has a copy.
     #[error("{handle} cannot be brought to {to}: no path leads there from where it lies")]
     NoPath {
-        /// What.
+        /// The handle of the content.
         handle: Handle,
-        /// Where to.
+        /// The place to reach.
         to: Place,
     },
-    /// Whoever offers it states another length than it is known to have.
+    /// The party that offers the content states another length than the known one.
     #[error("{handle} has {bytes} bytes, {stated} were stated: one of both is wrong")]
     Length {
-        /// What.
+        /// The handle of the content.
         handle: Handle,
-        /// Its length as it is known.
+        /// The known length in bytes.
         bytes: u64,
-        /// The length stated.
+        /// The stated length in bytes.
         stated: u64,
     },
-    /// A move must end first: carry out the one that was begun for it, or wait until another was.
+    /// A transfer must end first: carry out the one begun for this change, or wait for another's.
     #[error("a move to or from {place} must end first")]
     Moving {
-        /// Where.
+        /// The place from or to which the transfer goes.
         place: Place,
     },
-    /// A device's own memory and the disk are filled by moves and by what the device makes there,
-    /// a peer's by the peer.
+    /// Only transfers, or the device itself, fill a device's own memory; only transfers fill the
+    /// disk, and only the peer fills a peer's memory.
     #[error("{place} is filled by moves and by what is made there: bring content there instead")]
     Own {
-        /// Where.
+        /// The place that the process cannot fill directly.
         place: Place,
     },
     /// A copy is in use.
     #[error("{handle} is in use in {place}: unpin it first")]
     Pinned {
-        /// What.
+        /// The handle of the content.
         handle: Handle,
-        /// Where.
+        /// The place of the copy in use.
         place: Place,
     },
 }

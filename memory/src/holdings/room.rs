@@ -1,4 +1,4 @@
-//! Making room: which copy goes, and where the only one of something goes to.
+//! Eviction: which copy goes, and where the only copy of some content goes.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ impl Holdings {
     /// Evicts copies at `place` until `wanted` more bytes fit.
     pub(super) fn make_room(&mut self, place: Place, wanted: u64) -> Result<(), HoldError> {
         if matches!(place, Place::Peer(_)) {
-            // A peer's memory is its own to count; what it states is only kept from overflowing.
+            // A peer counts its own memory; this only keeps the stated sum from overflowing.
             let pool = self.pools.entry(place).or_default();
             let (limit, used) = (u64::MAX, pool.used);
             pool.limit = limit;
@@ -22,7 +22,7 @@ impl Holdings {
                 wanted,
             });
         }
-        // Copies that have nowhere to go hold up none of those that lie elsewhere too.
+        // Copies that cannot move down do not block copies that other places have too.
         let mut stuck = BTreeSet::new();
         loop {
             let pool = self.pools.get(&place).ok_or(HoldError::NoPool { place })?;
@@ -59,9 +59,10 @@ impl Holdings {
         }
     }
 
-    /// The copy at `place` that is worth least, and what it is worth. Of those that cost as much to
-    /// bring back it is the one used longest ago: a pool's level only grows. So not every copy is
-    /// looked at, of which there may be many thousands. Those that are `stuck` stay.
+    /// Returns the copy at `place` with the least worth, and that worth. Among copies that cost the
+    /// same to bring back it is the one used longest ago, because a pool's level only grows. So the
+    /// search need not visit every copy, of which there may be many thousands. It ignores copies
+    /// that are `stuck`.
     pub(super) fn cheapest(&self, place: Place, stuck: &BTreeSet<Kin>) -> Option<(Handle, f64)> {
         let copy_of = |handle: &Handle| &self.items[handle].copies[&place];
         let is_idle = |handle: &&Handle| {
@@ -82,10 +83,11 @@ impl Holdings {
         cheapest.map(|(handle, worth, _)| (handle, worth))
     }
 
-    /// Seconds to bring a copy back for each byte of room it gives; none if it cannot go.
+    /// Returns the seconds to bring a copy back for each byte that it frees, or `None` if it cannot
+    /// go.
     pub(super) fn price(&self, handle: Handle, place: Place) -> Option<f64> {
         let item = &self.items[&handle];
-        // An empty copy gives no room.
+        // An empty copy frees no space.
         if item.bytes == 0 {
             return None;
         }
@@ -137,7 +139,7 @@ impl Holdings {
         assert!(pool.used <= pool.limit, "a pool is never over its limit");
     }
 
-    /// The same where room was taken before; the limit may have been lowered since.
+    /// Adds a copy for which space was reserved; the limit may have become lower since.
     pub(super) fn put_copy(&mut self, handle: Handle, place: Place) {
         self.unlist(handle);
         let item = self.items.get_mut(&handle).expect("what is copied is held");
@@ -195,7 +197,7 @@ impl Holdings {
         self.list(handle);
     }
 
-    /// Lists each copy among those that cost as much to bring back.
+    /// Lists each copy of some content among those that cost the same to bring back.
     fn list(&mut self, handle: Handle) {
         let item = &self.items[&handle];
         for (&place, copy) in &item.copies {
@@ -207,7 +209,7 @@ impl Holdings {
         }
     }
 
-    /// Takes each copy from its list, before what it costs to bring back or its use changes.
+    /// Removes each copy from its list, before its cost to bring back or its last use changes.
     fn unlist(&mut self, handle: Handle) {
         let item = &self.items[&handle];
         for (&place, copy) in &item.copies {
@@ -226,7 +228,7 @@ impl Holdings {
         }
     }
 
-    /// What must always hold and is cheap to see.
+    /// Asserts the invariants that are cheap to check.
     pub(super) fn check(&self) {
         assert!(
             self.by_content.len() <= self.items.len(),
@@ -240,7 +242,7 @@ impl Holdings {
 }
 
 impl Holding {
-    /// What its copy at a place costs to bring back depends on this.
+    /// Returns the facts that determine how much it costs to bring back the copy at a place.
     fn kin(&self, place: Place) -> Kin {
         let places = self.copies.keys().copied();
         Kin {

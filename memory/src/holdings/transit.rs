@@ -1,39 +1,40 @@
-//! Moves that take time: from or to a place of its own, such as the memory of a card or a disk, the
+//! Transfers that take time: to or from a place with its own memory, such as a card or a disk, the
 //! owner moves the bytes.
 //!
-//! What needs such a move is refused with [`HoldError::Moving`], and the move is given out once:
-//! whoever gets it carries it out over one hop and says how it ended, whoever else wants the same
-//! waits for that. Meanwhile its room is taken where it goes, and its source stays.
+//! The bookkeeping refuses a change that needs such a transfer with [`HoldError::Moving`], and
+//! hands the transfer out once: the caller that takes it must carry it out over one hop and report
+//! its end, and other callers that need it must wait. Meanwhile its destination reserves the space,
+//! and its source stays.
 
 use super::{Handle, HoldError, Holdings};
 use crate::paths::Hop;
 use crate::place::Place;
 
-/// Content on its way over one hop. It is told to have [arrived](Holdings::end) or
-/// [failed](Holdings::give_up) once.
+/// Content in transfer over one hop. Report once that it has [arrived](Holdings::end) or
+/// [failed](Holdings::give_up).
 #[derive(Debug)]
 pub struct Transit {
     number: u64,
-    /// What.
+    /// The content in transfer.
     pub handle: Handle,
-    /// From where to where, and over what.
+    /// The hop: source, destination and kind of path.
     pub hop: Hop,
-    /// How much.
+    /// The length of the content in bytes.
     pub bytes: u64,
 }
 
-/// A transit as the bookkeeping has it.
+/// A transfer's record in the bookkeeping.
 #[derive(Debug)]
 pub(super) struct Underway {
     handle: Handle,
     hop: Hop,
     bytes: u64,
-    /// Whether its source is still where it was when it began.
+    /// Whether its source has stayed in place since the beginning.
     sourced: bool,
 }
 
 impl Holdings {
-    /// Content comes to this place and leaves it only by moves of the owner.
+    /// Declares that only the owner's transfers bring content to this place and from it.
     pub fn set_own(&mut self, place: Place) {
         self.own.insert(place);
     }
@@ -42,24 +43,25 @@ impl Holdings {
         self.own.contains(&place)
     }
 
-    /// Whether bytes of this process are written there: not what moves alone fill, nor a peer.
+    /// Returns whether this process can write to the place directly: it is neither a peer nor
+    /// filled only by transfers.
     pub(crate) fn is_filled_here(&self, place: Place) -> bool {
         !self.is_own(place) && !matches!(place, Place::Peer(_))
     }
 
-    /// The move that the refused change needs, if nobody is at it.
+    /// Takes the transfer that the refused change needs, unless another caller has it.
     #[must_use = "a move that is not carried out holds up whoever waits for it"]
     pub fn take_transit(&mut self) -> Option<Transit> {
         self.started.take()
     }
 
-    /// Whether moves are under way.
+    /// Returns whether any transfer is in progress.
     #[must_use]
     pub fn is_moving(&self) -> bool {
         !self.underway.is_empty()
     }
 
-    /// Whether content is on its way to a place.
+    /// Returns whether content is in transfer to a place.
     #[must_use]
     pub fn is_coming(&self, handle: Handle, place: Place) -> bool {
         let mut underway = self.underway.values();
@@ -71,13 +73,13 @@ impl Holdings {
         underway.any(|transit| transit.handle == handle)
     }
 
-    /// Whether a move that is under way may give room at a place.
+    /// Returns whether a transfer in progress may free space at a place.
     pub(super) fn is_awaited_at(&self, place: Place) -> bool {
         let mut underway = self.underway.values();
         underway.any(|transit| transit.hop.from == place || transit.hop.to == place)
     }
 
-    /// Begins a move for which room was made.
+    /// Begins a transfer for which there is space.
     pub(super) fn begin(&mut self, handle: Handle, hop: Hop, bytes: u64) -> HoldError {
         assert!(self.started.is_none(), "a move is taken when it was begun");
         let pool = self.pools.get_mut(&hop.to).expect("room was made in it");
@@ -104,8 +106,8 @@ impl Holdings {
         HoldError::Moving { place: hop.to }
     }
 
-    /// A move has ended well; says whether the copy is kept: what was released meanwhile, or was to
-    /// come to a place that is lost, is not.
+    /// Records that a transfer succeeded. Returns whether the copy is kept: it is not if the
+    /// content was released meanwhile, if the destination was lost, or if it already has a copy.
     pub fn end(&mut self, transit: Transit) -> bool {
         let (handle, to) = (transit.handle, transit.hop.to);
         if !self.close(&transit) {
@@ -118,14 +120,15 @@ impl Holdings {
         !self.leave(handle) && !there
     }
 
-    /// A move has failed: its room is free.
+    /// Records that a transfer failed, and frees its space.
     pub fn give_up(&mut self, transit: Transit) {
         if self.close(&transit) {
             self.leave(transit.handle);
         }
     }
 
-    /// Gives back a move's room and its hold on its source; says whether it was still wanted.
+    /// Releases a transfer's space and its hold on its source. Returns whether the transfer was
+    /// still needed.
     fn close(&mut self, transit: &Transit) -> bool {
         let Some(known) = self.underway.remove(&transit.number) else {
             return false;
@@ -140,7 +143,7 @@ impl Holdings {
         true
     }
 
-    /// Lets go of what was released while it was on its way; says whether it was.
+    /// Forgets content that was released during its transfer. Returns whether it was.
     fn leave(&mut self, handle: Handle) -> bool {
         if self.items[&handle].references > 0 || self.is_on_its_way(handle) {
             return false;
@@ -149,8 +152,8 @@ impl Holdings {
         true
     }
 
-    /// Everything at a place is gone, and what was on its way there: says what has no copy left.
-    /// Nothing is held there any more until a limit is set.
+    /// Forgets all copies at a place and all transfers to it. Returns the content that has no copy
+    /// left. The place holds nothing again until it gets a limit.
     pub fn lose(&mut self, place: Place) -> Vec<Handle> {
         let doomed: Vec<u64> = self
             .underway

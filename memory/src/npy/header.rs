@@ -4,14 +4,15 @@ use super::NpyError;
 use crate::{DType, RANK_MAX, Tensor};
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
-/// Headers are padded so that the elements begin at a multiple of this.
+/// The alignment in bytes of the elements, to which headers are padded.
 const ALIGN: usize = 64;
-/// Magic, version and the two-byte length of version 1.
+/// The bytes of the magic, the version and the two-byte length of version 1.
 const PREFIX: usize = 10;
-/// NumPy's own bound on a header it trusts is 10,000; dimensions are few and numbers short.
+/// The longest header in bytes. NumPy's own bound on a header that it trusts is 10,000, because
+/// dimensions are few and numbers short.
 const HEADER_BYTES_MAX: usize = 1 << 16;
 
-/// NumPy's type characters: kind and bytes, the element type, bytes of each number in it.
+/// NumPy's type characters (kind and bytes), the element type, and the bytes of each number in it.
 const TYPES: [(&str, DType, usize); 14] = [
     ("f2", DType::F16, 2),
     ("f4", DType::F32, 4),
@@ -29,17 +30,17 @@ const TYPES: [(&str, DType, usize); 14] = [
     ("c16", DType::Complex128, 8),
 ];
 
-/// What a header states.
+/// The content of a header, with its type resolved.
 pub(super) struct Header {
     pub dtype: DType,
-    /// Bytes of one number: half an element for complex types.
+    /// The bytes of one number: half an element for complex types.
     pub swap_bytes: usize,
     pub big_endian: bool,
     pub fortran: bool,
     pub dims: Vec<usize>,
 }
 
-/// What the dictionary of a header says.
+/// The fields of a header's dictionary.
 pub(super) struct Fields<'a> {
     /// NumPy's name of the element type.
     pub descr: &'a str,
@@ -48,7 +49,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// The fields of a file's header and where its elements begin.
+    /// Reads the fields of a file's header and the offset of its elements.
     pub fn read(file: &'a [u8]) -> Result<(Self, usize), NpyError> {
         if !file.starts_with(MAGIC) {
             return Err(NpyError::Magic);
@@ -112,18 +113,18 @@ impl<'a> Fields<'a> {
 }
 
 impl Header {
-    /// The header of a file and where its elements begin.
+    /// Reads a file's header and the offset of its elements.
     pub fn read(file: &[u8]) -> Result<(Self, usize), NpyError> {
         let (fields, start) = Fields::read(file)?;
         Ok((Self::of(fields)?, start))
     }
 
-    /// Bytes of one element.
+    /// Returns the bytes of one element.
     pub fn element_bytes(&self) -> usize {
         self.dtype.bytes().expect("no type of NumPy's is packed")
     }
 
-    /// Prefix and dictionary of a version 1.0 file for `tensor`.
+    /// Builds the prefix and dictionary of a version 1.0 file for `tensor`.
     pub fn text(tensor: &Tensor) -> Result<Vec<u8>, NpyError> {
         let dtype = tensor.dtype();
         let row = TYPES.iter().find(|row| row.1 == dtype);
@@ -173,7 +174,7 @@ impl Header {
     }
 }
 
-/// The text that follows `'key':`.
+/// Returns the text after `'key':`.
 fn value_of<'a>(text: &'a str, key: &str) -> Result<&'a str, NpyError> {
     let places = [format!("'{key}'"), format!("\"{key}\"")];
     let found = places
@@ -189,14 +190,14 @@ fn value_of<'a>(text: &'a str, key: &str) -> Result<&'a str, NpyError> {
     Ok(value.trim_start())
 }
 
-/// The text within the quotes that `value` begins with.
+/// Returns the text within the quotes at the start of `value`.
 fn quoted(value: &str) -> Result<&str, NpyError> {
     let quote = value
         .chars()
         .next()
         .filter(|quote| matches!(quote, '\'' | '"'));
     let Some(quote) = quote else {
-        // Structured types are lists of pairs.
+        // A value without quotes is a structured type: a list of pairs.
         return Err(NpyError::Descr {
             descr: value.chars().take(40).collect(),
         });
@@ -207,7 +208,7 @@ fn quoted(value: &str) -> Result<&str, NpyError> {
     })
 }
 
-/// The sizes of the tuple that `value` begins with.
+/// Returns the sizes of the tuple at the start of `value`.
 fn tuple(value: &str) -> Result<Vec<usize>, NpyError> {
     let refused = NpyError::Header {
         reason: "'shape' is no tuple of sizes",

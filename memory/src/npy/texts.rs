@@ -1,25 +1,25 @@
-//! Arrays of texts, which are no tensors: NumPy keeps each in as many bytes as the longest has.
+//! Arrays of texts, which are not tensors: NumPy stores each text in the length of the longest.
 
 use super::header::Fields;
 use super::{NpyError, c_order};
 use crate::{Shape, TensorError};
 
-/// Bytes of a character of a text that is no bytes.
+/// The bytes of a character of a text of kind `U`.
 const CHARACTER_BYTES: usize = 4;
 
 /// An array of texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Texts {
-    /// Its shape.
+    /// The array's shape.
     pub dims: Vec<usize>,
     /// The texts in C order.
     pub texts: Vec<String>,
 }
 
-/// Reads a file of texts; `None` if it is one of numbers.
+/// Reads a file of texts; returns `None` for a file of numbers.
 ///
 /// # Errors
-/// [`NpyError`]: what is wrong with the file.
+/// [`NpyError`], if the file is not valid.
 pub fn read_texts(file: &[u8]) -> Result<Option<Texts>, NpyError> {
     let (fields, start) = Fields::read(file)?;
     let unknown = || NpyError::Descr {

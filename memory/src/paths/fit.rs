@@ -1,9 +1,9 @@
 //! Latency and bandwidth fitted to transfers: a weighted line through (bytes, seconds).
 
-/// What one more transfer leaves of the weight of those before.
+/// The factor by which each transfer reduces the weight of earlier ones.
 const FADE: f64 = 0.95;
 
-/// Sums of a line through what was seen.
+/// The sums for a line through the observed transfers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fit {
     weight: f64,
@@ -26,12 +26,14 @@ impl Fit {
         }
     }
 
-    /// Latency in seconds and bytes a second. While all transfers were of one size the latency is
-    /// taken as known and the rest of the time is bandwidth; none if the transfers say nothing.
+    /// Returns the latency in seconds and the bytes per second. While all transfers have about one
+    /// size, it uses the known latency and derives the bandwidth from the rest of the time. Returns
+    /// `None` if the transfers determine neither.
     pub fn figures(&self, latency_known: f64) -> Option<(f64, f64)> {
         let (mean_bytes, mean_seconds) = (self.bytes / self.weight, self.seconds / self.weight);
         let spread = self.bytes_squared / self.weight - mean_bytes * mean_bytes;
-        // Sizes that differ by less than a tenth tell latency and bandwidth apart by noise alone.
+        // With sizes that differ by less than a tenth, only noise would separate latency and
+        // bandwidth.
         if spread > 0.01 * mean_bytes * mean_bytes {
             let slope = (self.product / self.weight - mean_bytes * mean_seconds) / spread;
             let latency = (mean_seconds - slope * mean_bytes).max(0.0);

@@ -1,4 +1,4 @@
-//! Copies in devices' own memories and on disk, and the moves to and from them, which the owner
+//! Copies in devices' own memories and on disk, and the transfers to and from them, which the owner
 //! carries out.
 
 use std::sync::Arc;
@@ -16,28 +16,28 @@ use crate::store::FolderError;
 /// A copy of some content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content<D> {
-    /// In this process's memory.
+    /// A copy in this process's memory.
     Host(Bytes),
-    /// In a device's own.
+    /// A copy in a device's own memory.
     Device(D),
-    /// In a file.
+    /// A copy in a file.
     Disk(SpilledCopy),
 }
 
-/// A move to be carried out: `content` over the transit's hop, then [`Space::ended`].
+/// A transfer to carry out: move `content` over the transit's hop, then call [`Space::ended`].
 #[derive(Debug)]
 pub struct Move<D> {
-    /// What the bookkeeping knows of it.
+    /// The bookkeeping's record of the transfer.
     pub transit: Transit,
-    /// The copy where it leaves.
+    /// The copy at the source.
     pub content: Content<D>,
-    /// Where it is written, if it goes to disk.
+    /// The folder to which it is written, if it goes to disk.
     spill: Option<Arc<Spill>>,
 }
 
 impl<D> Move<D> {
-    /// Writes it to disk, or reads it from there and checks it; none if it does neither. The space
-    /// is not needed for that.
+    /// Writes the content to disk, or reads it from there and checks it; returns `None` for other
+    /// transfers. It does not need the space.
     ///
     /// # Errors
     /// [`FolderError`]: the disk is full or fails, or a file is gone or damaged.
@@ -52,11 +52,11 @@ impl<D> Move<D> {
 }
 
 impl<D: Clone> Space<D> {
-    /// Adds a device with a memory of its own and its path to the host. Paths to other devices are
-    /// declared in [`Space::paths_mut`].
+    /// Adds a device with its own memory and its path to the host. Declare paths to other devices
+    /// in [`Space::paths_mut`].
     ///
     /// # Errors
-    /// As [`Space::add_device`].
+    /// As for [`Space::add_device`].
     pub fn add_memory(
         &mut self,
         device: Place,
@@ -67,10 +67,10 @@ impl<D: Clone> Space<D> {
         self.add_device(device, bytes_max, to_host)
     }
 
-    /// Takes up what a device made in its own memory.
+    /// Adds content that a device made in its own memory.
     ///
     /// # Errors
-    /// [`HoldError`] for want of room, or until moves have ended.
+    /// [`HoldError`] if there is no space, or until transfers have ended.
     pub fn adopt_resident(
         &mut self,
         copy: D,
@@ -92,13 +92,13 @@ impl<D: Clone> Space<D> {
         Ok(handle)
     }
 
-    /// The move that the change which was just refused needs; none if another thread is at it.
+    /// Takes the transfer that the refused change needs; returns `None` if another thread has it.
     #[must_use = "a move that is not carried out holds up whoever waits for it"]
     pub fn take_move(&mut self) -> Option<Move<D>> {
         self.begun.take()
     }
 
-    /// Keeps the move that a refused change began, unless there is nothing to move.
+    /// Stores the transfer that a refused change began, unless there is no content to move.
     pub(super) fn begin(&mut self) -> Result<(), SpaceError> {
         let Some(transit) = self.holdings.take_transit() else {
             return Ok(());
@@ -118,10 +118,11 @@ impl<D: Clone> Space<D> {
         Ok(())
     }
 
-    /// A move has ended well, in `took` if that was measured; room that it made is free.
+    /// Records that a transfer succeeded, in `took` if measured; the space that it freed is
+    /// available.
     ///
     /// # Errors
-    /// [`SpaceError::Length`] if something of another length came.
+    /// [`SpaceError::Length`] if content of another length arrived.
     pub fn ended(
         &mut self,
         transit: Transit,
@@ -161,14 +162,14 @@ impl<D: Clone> Space<D> {
         Ok(())
     }
 
-    /// A move has failed: what it was for may be asked for again. What was found to be damaged on
-    /// disk, or gone from there, is held there no more.
+    /// Records that a transfer failed: you can request the change again. If reading from disk found
+    /// the file damaged or gone, its copy is forgotten.
     pub fn failed(&mut self, transit: Transit) {
         let (handle, from) = (transit.handle, transit.hop.from);
         self.holdings.give_up(transit);
         let copy = self.copies.get(&(handle, from));
         if matches!(copy, Some(Content::Disk(spilled)) if spilled.is_lost()) {
-            // It may be gone already: it was released meanwhile.
+            // It may be gone already, because it was released meanwhile.
             let _ = self.holdings.lost(handle, from);
         }
         let settled = self.settle(Ok(()));
@@ -176,7 +177,7 @@ impl<D: Clone> Space<D> {
         self.check();
     }
 
-    /// Bytes that a device gave to the host as it made them, without having kept them.
+    /// Counts bytes that a device gave to the host when it made them, without keeping a copy.
     pub fn gave(&mut self, device: Place, bytes: u64) {
         let path = self.holdings.paths().direct(device, Place::Host, bytes);
         let Some(path) = path.filter(|_| self.holdings.is_own(device)) else {
@@ -188,7 +189,7 @@ impl<D: Clone> Space<D> {
         self.count(path.kind, bytes, [device, Place::Host]);
     }
 
-    /// Bytes that came to a device and left it, by what they went over.
+    /// Returns the bytes to and from a device, by kind of path.
     #[must_use]
     pub fn over(&self, device: Place) -> PathBytes {
         self.over.get(&device).copied().unwrap_or_default()
@@ -203,7 +204,7 @@ impl<D: Clone> Space<D> {
         }
     }
 
-    /// Bytes of this process lie where it can read them.
+    /// Checks that this process can write to the place directly.
     pub(super) fn check_host(&self, place: Place) -> Result<(), SpaceError> {
         match self.holdings.is_filled_here(place) {
             true => Ok(()),

@@ -1,7 +1,8 @@
-//! Content moved to disk for want of memory: one file for each content, removed with its last user.
+//! Content spilled to disk because memory is full: one file for each content, removed with its last
+//! user.
 //!
-//! Writing and reading take time, so both are moves that the owner carries out without holding the
-//! space ([`Move::through_disk`](super::Move::through_disk)); nothing here needs the space.
+//! Writes and reads take time, so both are transfers that the owner carries out without holding the
+//! space ([`Move::through_disk`](super::Move::through_disk)); this module does not need the space.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,23 +18,23 @@ use crate::store::{Folder, FolderError};
 #[derive(Debug)]
 pub(super) struct Spill {
     folder: Folder,
-    /// How many copies each file is.
+    /// The number of copies for each file.
     users: Mutex<BTreeMap<ContentId, usize>>,
 }
 
 impl Spill {
     pub fn open(path: PathBuf, bytes_max: u64) -> Result<Self, FolderError> {
         let folder = Folder::open(path, bytes_max)?;
-        // What a process that ended left behind belongs to nobody.
+        // Files of a process that ended have no user.
         folder.clear()?;
         let users = Mutex::default();
         Ok(Self { folder, users })
     }
 
-    /// Writes content.
+    /// Writes content to a file.
     pub fn write(self: &Arc<Self>, bytes: &Bytes) -> Result<SpilledCopy, FolderError> {
         let content = ContentId::of(bytes);
-        // Counted before it is written: nobody removes the file meanwhile.
+        // It counts before it writes, so that no other thread removes the file meanwhile.
         *self.users().entry(content).or_insert(0) += 1;
         let file = File {
             spill: self.clone(),
@@ -45,7 +46,7 @@ impl Spill {
     }
 
     fn users(&self) -> MutexGuard<'_, BTreeMap<ContentId, usize>> {
-        // Each change is whole before anything can panic, so a poisoned lock is sound.
+        // Each change is complete before anything can panic, so a poisoned lock is sound.
         self.users.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -57,7 +58,7 @@ impl Drop for Spill {
     }
 }
 
-/// A copy on disk; with the last clone of it, it goes.
+/// A copy on disk; dropping its last clone removes it.
 #[derive(Clone, Debug)]
 pub struct SpilledCopy(Arc<File>);
 
@@ -70,7 +71,7 @@ impl PartialEq for SpilledCopy {
 impl Eq for SpilledCopy {}
 
 impl SpilledCopy {
-    /// Reads it, and checks that it is what was written.
+    /// Reads the file and checks its content.
     pub(super) fn read(&self) -> Result<Bytes, FolderError> {
         let id = self.0.content;
         let read = self.0.spill.folder.read(&id);
@@ -81,13 +82,13 @@ impl SpilledCopy {
         read
     }
 
-    /// Whether reading it found that it is damaged or gone.
+    /// Returns whether a read found the file damaged or gone.
     pub(super) fn is_lost(&self) -> bool {
         self.0.is_lost.load(Ordering::Relaxed)
     }
 }
 
-/// One use of a file.
+/// One use of a file; the end of the last use removes the file.
 #[derive(Debug)]
 struct File {
     spill: Arc<Spill>,
@@ -104,7 +105,7 @@ impl Drop for File {
         *left -= 1;
         if *left == 0 {
             users.remove(&self.content);
-            // A file that cannot be removed is cleared away with the folder.
+            // A file that cannot be removed goes when the folder is cleared.
             let _ = self.spill.folder.remove(&self.content);
         }
     }

@@ -1,4 +1,4 @@
-//! The part of the store on disk: one file an item, named by its id.
+//! The part of the store on disk: one file for each item, named by its id.
 
 use std::fs;
 use std::io;
@@ -11,23 +11,23 @@ use thiserror::Error;
 
 use crate::{ContentId, Outline};
 
-/// Written aside under this ending, then renamed.
+/// The ending of files in progress, which are renamed when complete.
 const ASIDE: &str = "part";
 
-/// What was written aside so long ago is left behind by a process that ended as it wrote.
+/// A file in progress of this age was left by a process that ended during the write.
 const ASIDE_FOR: Duration = Duration::from_secs(60 * 60);
 
 /// Why the folder of a store failed.
 #[derive(Debug, Error)]
 pub enum FolderError {
-    /// The system refused.
+    /// A system call failed.
     #[error("cannot {action} {}: {cause}", path.display())]
     System {
-        /// What was tried: a verb.
+        /// The attempted action, as a verb.
         action: &'static str,
-        /// On what.
+        /// The path of the action.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// The limit is reached.
@@ -35,30 +35,30 @@ pub enum FolderError {
         "the store's folder limit of {limit} bytes is reached: {held} held, {wanted} more wanted"
     )]
     Full {
-        /// `folder_bytes_max`.
+        /// The limit, `folder_bytes_max`.
         limit: u64,
-        /// Bytes held.
+        /// Bytes that the folder holds.
         held: u64,
-        /// Bytes that should be added.
+        /// Bytes to add.
         wanted: u64,
     },
-    /// A file's bytes are not what its name says; it was removed.
+    /// A file's bytes do not match its name; the store removed it.
     #[error("the stored content {expected} is damaged: its bytes are {found}; it was removed")]
     Damaged {
-        /// The file's name.
+        /// The id in the file's name.
         expected: ContentId,
-        /// The id of its bytes.
+        /// The id of the file's bytes.
         found: ContentId,
     },
-    /// A file that this process wrote and needs is not there.
+    /// A file that this process wrote and needs is missing.
     #[error("the spilled content {id} is gone: another program removed its file")]
     Gone {
-        /// The file's name.
+        /// The id in the file's name.
         id: ContentId,
     },
 }
 
-/// A file of the folder.
+/// An item of the folder.
 struct FolderEntry {
     id: ContentId,
     bytes: u64,
@@ -66,8 +66,8 @@ struct FolderEntry {
 }
 
 impl FolderEntry {
-    /// The item of a directory entry; `None` for a file written aside, and for one that another
-    /// process renamed or removed meanwhile.
+    /// Returns the item of a directory entry; `None` for a file in progress, and for one that
+    /// another process renamed or removed meanwhile.
     fn of(file: &fs::DirEntry) -> Option<Self> {
         let id = file.file_name().to_str()?.parse().ok()?;
         let metadata = file.metadata().ok()?;
@@ -79,14 +79,14 @@ impl FolderEntry {
     }
 }
 
-/// The folder: `ab/abcdef…`, so that no directory grows large.
+/// The folder, with paths `ab/abcdef…` so that no directory grows large.
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
     bytes_max: u64,
-    /// Bytes in the folder when last counted, and what this process wrote since.
+    /// The bytes in the folder at the last count, plus those that this process wrote since.
     bytes: AtomicU64,
-    /// Numbers the files this process writes aside.
+    /// The number of files that this process began to write, which makes their names unique.
     written: AtomicU64,
 }
 
@@ -109,14 +109,15 @@ impl Folder {
         self.path_of(id).is_file()
     }
 
-    /// How long an item is, if it is there.
+    /// Returns the length of an item, if it exists.
     pub fn length(&self, id: &ContentId) -> Option<u64> {
         let metadata = fs::metadata(self.path_of(id)).ok()?;
         Some(metadata.len())
     }
 
-    /// Writes an item, if it is not there, making room by removing others that `keep` lets go. One
-    /// that was torn as the machine went down is written again.
+    /// Writes an item if it does not exist, and removes others for space unless `keep` returns true
+    /// for them. It writes an item again whose file has another length, because it was torn when
+    /// the machine went down.
     pub fn write(
         &self,
         id: &ContentId,
@@ -146,7 +147,7 @@ impl Folder {
         Ok(self.read_outlined(id)?.map(|(bytes, _)| bytes))
     }
 
-    /// The same with the hashes of its frames, which checking it gives anyway.
+    /// Reads an item with the hashes of its frames, which the check computes anyway.
     pub fn read_outlined(&self, id: &ContentId) -> Result<Option<(Bytes, Outline)>, FolderError> {
         let path = self.path_of(id);
         let bytes = match fs::read(&path) {
@@ -183,7 +184,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Removes every item, and what was being written.
+    /// Removes every item and all files in progress.
     pub fn clear(&self) -> Result<(), FolderError> {
         self.remove_aside(|_| true)?;
         self.files()?
@@ -191,7 +192,7 @@ impl Folder {
             .try_for_each(|file| self.remove(&file.id))
     }
 
-    /// Removes what was written aside so long ago that nobody is at it any more.
+    /// Removes files in progress that are so old that no process writes them any more.
     fn remove_left_behind(&self) -> Result<(), FolderError> {
         if self.entries()?.iter().all(|file| !is_aside(file)) {
             return Ok(());
@@ -204,7 +205,7 @@ impl Folder {
         })
     }
 
-    /// The time by the clock that dates the folder's files, which may be another machine's.
+    /// Returns the time of the clock that dates the folder's files, which may be another machine's.
     fn now(&self) -> Result<SystemTime, FolderError> {
         let probe = self.path.join(format!("{}.{ASIDE}", std::process::id()));
         let file = system("write", &probe, fs::File::create(&probe))?;
@@ -223,8 +224,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Counts `wanted` in; over the limit, what was written longest ago is removed first, unless
-    /// `keep` says it stays.
+    /// Adds `wanted` to the count of bytes. Over the limit, removes the oldest items first, except
+    /// those that `keep` protects.
     fn reserve(&self, wanted: u64, keep: impl Fn(&ContentId) -> bool) -> Result<(), FolderError> {
         let limit = self.bytes_max;
         let add = |held: u64| held.checked_add(wanted).filter(|&sum| sum <= limit);
@@ -260,12 +261,12 @@ impl Folder {
         }
     }
 
-    /// All items, those of other processes included.
+    /// Returns all items, including those of other processes.
     fn files(&self) -> Result<Vec<FolderEntry>, FolderError> {
         Ok(self.entries()?.iter().filter_map(FolderEntry::of).collect())
     }
 
-    /// Whatever lies on its shelves.
+    /// Returns all directory entries in the folder's subdirectories.
     fn entries(&self) -> Result<Vec<fs::DirEntry>, FolderError> {
         let mut entries = Vec::new();
         for shelf in system("list", &self.path, fs::read_dir(&self.path))? {
@@ -291,7 +292,7 @@ fn is_aside(file: &fs::DirEntry) -> bool {
     path.extension().is_some_and(|ending| ending == ASIDE)
 }
 
-/// Removes a file, if another process has not.
+/// Removes a file; it is no error if another process has removed it.
 fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(()),

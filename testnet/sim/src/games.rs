@@ -32,7 +32,7 @@ const NOTE_PERIOD: Millis = Millis(240_000);
 /// How much more time than planned a buyer of souk gives: times, and beyond.
 const PATIENCE: (u64, Millis) = (20, Millis(5_000));
 /// How much more than the time it saw a buyer of souk pays: a share, and beyond.
-const UNSEEN: (u64, Millis) = (16, Millis(2_000));
+const UNSEEN: (u64, Millis) = (16, Millis(250));
 /// The most that notes add to what the buyer accepted by word.
 const NOTE_SPAN: Millis = Millis(300_000);
 

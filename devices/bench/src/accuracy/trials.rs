@@ -1,8 +1,9 @@
-//! Operators of a model, each alone, timed at several batches in rounds.
+//! Times each operator of a model alone, at several batches, in rounds.
 //!
-//! All are timed a little in each round, so that a time in which the machine does something else
-//! falls on many of them and is nobody's best. Runs are dealt out in turn to two hands: of each
-//! the fastest counts, so that a forecast is never judged by the run it was made from.
+//! Each round times all operators for a short while, so that if the machine does other work for
+//! some time, this affects many of them and is no operator's best time. Runs alternate between two
+//! series, and the fastest of each counts, so that no prediction is compared with the run that it
+//! comes from.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -15,41 +16,41 @@ use souk_registry::sheet::alone;
 use souk_vocabulary::history::Key;
 use souk_vocabulary::processor::{Processor, Program, RunError, WorkError};
 
-/// Rounds through everything that is timed.
+/// Number of rounds over all trials.
 const ROUNDS: usize = 6;
-/// Time for each in one round, by the clock that counts.
+/// Time for each trial in one round, by the caller's clock.
 const TIME_EACH: Duration = Duration::from_millis(20);
-/// Runs of each hand in one round, at least.
+/// Least runs of each series in one round.
 const RUNS_MIN: usize = 1;
 
-/// An operator at one batch, timed.
+/// The timing of an operator at one batch.
 #[derive(Clone, Debug)]
 pub struct Trial {
-    /// What history calls it.
+    /// Key in the history.
     pub key: Key,
-    /// What it is, to the last size: two that are called the same are the same.
+    /// Exact description, including all sizes; trials with the same description are identical.
     pub what: String,
-    /// How many of the model's batches it was given at once.
+    /// Batch, in multiples of the model's own.
     pub batch: usize,
-    /// Its work.
+    /// Amount of work.
     pub work: Work,
-    /// Time by the bare model.
+    /// Time by the uncorrected model.
     pub modelled: Duration,
-    /// Seconds of the fastest run of the hand that calibrates.
+    /// Seconds of the fastest run of the calibrating series.
     pub calibrates: f64,
-    /// Seconds of the fastest run of the hand that is foretold.
+    /// Seconds of the fastest run of the predicted series.
     pub foretold: f64,
 }
 
-/// Something to time, and what is known of it.
+/// A trial with the code that runs it.
 pub struct TimedTrial<'a> {
     trial: Trial,
     run: Box<dyn FnMut() -> Result<(), RunError> + 'a>,
 }
 
 impl<'a> TimedTrial<'a> {
-    /// An operator of a model given its inputs `batch` times; `None` if it moves nothing, or does
-    /// not take so many.
+    /// Prepares an operator of a model with `batch` times its inputs; returns `None` if it moves
+    /// nothing, or does not accept the larger inputs.
     pub fn operator(
         cpu: &'a Cpu,
         node: &Observation,
@@ -89,7 +90,7 @@ impl<'a> TimedTrial<'a> {
         Ok(Some(Self { trial, run }))
     }
 
-    /// Moving what an operator reads and writes to other memory of the machine.
+    /// Prepares a copy of an operator's inputs and outputs to other memory of the machine.
     pub fn transfer(cpu: &'a Cpu, operator: &Trial) -> Self {
         let bytes = operator.work.bytes_read + operator.work.bytes_written;
         let work = Work {
@@ -114,7 +115,7 @@ impl<'a> TimedTrial<'a> {
         Self { trial, run }
     }
 
-    /// Runs for a while, dealing the runs out in turn.
+    /// Runs for a while, alternating between the two series.
     fn round(&mut self, clock: &dyn Fn() -> Duration) -> Result<(), RunError> {
         let begin = clock();
         let mut runs = 0;
@@ -134,7 +135,7 @@ impl<'a> TimedTrial<'a> {
 }
 
 impl Trial {
-    /// One that was not timed yet.
+    /// Creates a trial without times.
     pub fn new(key: Key, what: String, batch: usize, work: Work, modelled: Duration) -> Self {
         Self {
             key,
@@ -148,7 +149,7 @@ impl Trial {
     }
 }
 
-/// Times all of them in rounds, by `clock`.
+/// Times all trials in rounds, by `clock`.
 pub fn timed(
     mut all: Vec<TimedTrial<'_>>,
     clock: &dyn Fn() -> Duration,
@@ -159,7 +160,7 @@ pub fn timed(
     Ok(all.into_iter().map(|it| it.trial).collect())
 }
 
-/// The work of a node on these inputs, which made these outputs.
+/// Returns the work of a node with these inputs and outputs.
 fn work(
     node: &Observation,
     inputs: &BTreeMap<String, Tensor>,
@@ -195,7 +196,7 @@ fn seen((dtype, dims): &(souk_memory::DType, Vec<usize>)) -> Extent<'_> {
     }
 }
 
-/// An operator with all that its speed could hang on.
+/// Describes an operator with all properties that may affect its speed.
 fn called(node: &Observation, inputs: &BTreeMap<String, Tensor>) -> String {
     let given = |name: &String| {
         let tensor = inputs.get(name).or_else(|| node.weights.get(name));
@@ -208,8 +209,8 @@ fn called(node: &Observation, inputs: &BTreeMap<String, Tensor>) -> String {
     format!("{name} {class} ({}) {attributes:?}", given.join(", "))
 }
 
-/// Inputs that hold what they held so many times along the first axis, where they all have one
-/// of the same size; those of another size are taken for shared by all of a batch.
+/// Repeats the inputs `times` times along the first axis, if they have the first one's rank and
+/// size there. Inputs of another size count as shared by the whole batch.
 fn repeated(inputs: &BTreeMap<String, Tensor>, times: usize) -> Option<BTreeMap<String, Tensor>> {
     let first = inputs.values().find(|it| !it.dims().is_empty())?;
     let (size, rank) = (first.dims()[0], first.dims().len());

@@ -1,11 +1,11 @@
-//! Activations and normalisations of ONNX Runtime's optimiser.
+//! Expands activations and normalisations of ONNX Runtime's optimiser.
 
 use souk_memory::DType;
 
 use super::body::Body;
 use crate::{AttributeProto, NodeProto};
 
-/// Operators that the standard has by the same name, inputs and attributes.
+/// Operators with the same name, inputs and attributes in the standard.
 const SAME: &[&str] = &[
     "DequantizeLinear",
     "Gelu",
@@ -17,7 +17,7 @@ const SAME: &[&str] = &[
     "Unique",
 ];
 
-/// Writes a node out; `None` if it is none of these.
+/// Expands a node; returns `None` if it is none of these operators.
 pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
     match body.call().op_type() {
         "BiasGelu" => gelu(body, "none"),
@@ -32,7 +32,7 @@ pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
     }
 }
 
-/// The same node of the standard operator set.
+/// Replaces the node with the same operator of the standard set.
 fn same(body: &mut Body<'_>) -> Option<()> {
     let call = body.call();
     let node = NodeProto {
@@ -65,7 +65,7 @@ fn quick_gelu(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// Normalisation by the root of the mean of squares: exporters write it as if it were standard.
+/// Expands a normalisation by the root mean square. Exporters write it as if it were standard.
 pub(super) fn root_mean_square(body: &mut Body<'_>) -> Option<()> {
     if body.wants(1) {
         return None;
@@ -80,7 +80,7 @@ pub(super) fn root_mean_square(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// Normalisation of a sum: of two values, and of a bias.
+/// Expands a normalisation of the sum of two values and a bias.
 fn skip(body: &mut Body<'_>, operator: &str) -> Option<()> {
     if body.wants(1) || body.wants(2) {
         return None;
@@ -101,7 +101,7 @@ fn skip(body: &mut Body<'_>, operator: &str) -> Option<()> {
     Some(())
 }
 
-/// Words, their places and their segments, looked up, summed and normalised.
+/// Expands an embedding: looks up words, positions and segments, adds them and normalises the sum.
 fn embedding(body: &mut Body<'_>) -> Option<()> {
     let words = body.op("Gather", &[body.input(2)?, body.input(0)?]);
     let places = match body.input(8) {
@@ -130,7 +130,7 @@ fn embedding(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// The first rows of a table, as many as the words of a text.
+/// Returns the first rows of a table, one for each word of a text.
 fn first_rows(body: &mut Body<'_>, table: &str) -> Option<String> {
     let shape = body.op("Shape", &[body.input(0)?]);
     let [zero, one, two] = [0, 1, 2].map(|at| body.ints(vec![at]));

@@ -1,4 +1,4 @@
-//! Attention as the optimiser and the exporters of ONNX Runtime write it, in terms of the standard
+//! Expands the attention operators of ONNX Runtime's optimiser and exporters into the standard
 //! operator, which takes heads in three dimensions or four.
 
 use souk_memory::DType;
@@ -6,7 +6,7 @@ use souk_memory::DType;
 use super::body::Body;
 use crate::NodeProto;
 
-/// Writes a node out; `None` if it is none of these, or in a form that is not known.
+/// Expands a node; returns `None` if it is none of these operators, or in an unknown form.
 pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
     match body.call().op_type() {
         "Attention" => of_floats(body),
@@ -18,7 +18,7 @@ pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
     }
 }
 
-/// The parts of one attention.
+/// The inputs of one attention.
 #[derive(Default)]
 struct Parts {
     query: String,
@@ -29,7 +29,7 @@ struct Parts {
     past_value: String,
 }
 
-/// The standard operator; its output, present keys and present values.
+/// Adds the standard operator; returns its output, present keys and present values.
 fn attention(body: &mut Body<'_>, parts: &Parts, heads: [i64; 2], causal: i64) -> Vec<String> {
     let inputs = [
         &parts.query,
@@ -61,7 +61,7 @@ fn attention(body: &mut Body<'_>, parts: &Parts, heads: [i64; 2], causal: i64) -
     body.add_many(node, 3)
 }
 
-/// A mask of words that count, as truths that stand for all heads and queries.
+/// Converts a mask of tokens into booleans that broadcast over all heads and queries.
 fn mask_of_words(body: &mut Body<'_>, index: usize) -> Option<String> {
     let mask = body.input(index)?;
     let truths = body.cast(mask, DType::Bool);
@@ -76,8 +76,8 @@ fn mask_of_words(body: &mut Body<'_>, index: usize) -> Option<String> {
     })
 }
 
-/// A mask from the number of words that count in each text; the words are as many as those of the
-/// first input.
+/// Makes a mask from the number of tokens of each sequence. The first input's length is the number
+/// of positions.
 fn mask_of_lengths(body: &mut Body<'_>, index: usize) -> Option<String> {
     let lengths = body.input(index)?;
     let shape = body.op("Shape", &[body.input(0)?]);
@@ -89,11 +89,11 @@ fn mask_of_lengths(body: &mut Body<'_>, index: usize) -> Option<String> {
     Some(body.op("Less", &[&places, &lengths]))
 }
 
-/// Where a node with one product for queries, keys and values has its further inputs.
+/// Input indices of a node with one product for queries, keys and values.
 struct Places {
     mask: usize,
     past: usize,
-    /// What is added to the scores.
+    /// Input that is added to the scores.
     bias: Option<usize>,
 }
 
@@ -110,7 +110,7 @@ fn of_floats(body: &mut Body<'_>) -> Option<()> {
     packed(body, product, &places)
 }
 
-/// The same of integers, computed as what they stand for.
+/// Expands the integer form, and computes it on dequantised values.
 fn of_integers(body: &mut Body<'_>) -> Option<()> {
     let mut value = vec![body.input(0)?, body.input(3)?];
     value.extend(body.input(6));
@@ -119,7 +119,7 @@ fn of_integers(body: &mut Body<'_>) -> Option<()> {
     let mut weights = NodeProto::of("DequantizeLinear", &weights, "");
     match body.dims(4)?.as_slice() {
         [] | [1] => {}
-        // A scale for each column.
+        // One scale per column.
         _ if body.opset() >= 13 => weights = weights.with("axis", 1i64),
         _ => return None,
     }
@@ -134,7 +134,7 @@ fn of_integers(body: &mut Body<'_>) -> Option<()> {
     packed(body, product, &places)
 }
 
-/// Queries, keys and values from one product.
+/// Expands attention whose queries, keys and values come from one product.
 fn packed(body: &mut Body<'_>, mut product: String, places: &Places) -> Option<()> {
     let call = body.call();
     let (heads, past) = (call.int("num_heads")?, body.input(places.past));
@@ -182,7 +182,7 @@ fn packed(body: &mut Body<'_>, mut product: String, places: &Places) -> Option<(
     Some(())
 }
 
-/// What is added to the scores: a bias, and the least float where a mask does not let look.
+/// Combines a mask with a bias for the scores: the least float where the mask excludes a position.
 fn joined(body: &mut Body<'_>, mask: &str, bias: &str) -> String {
     if mask.is_empty() {
         return bias.to_owned();
@@ -207,7 +207,7 @@ fn multi_head(body: &mut Body<'_>) -> Option<()> {
         past_value: body.input(7).unwrap_or_default().to_owned(),
         ..Parts::default()
     };
-    // Keys that were projected before have four dimensions, and so must the queries.
+    // Keys that an earlier node projected have four dimensions, and then the queries need four too.
     if body.rank(body.input(0)?)? != 3 || body.rank(body.input(1)?)? != 3 {
         return None;
     }
@@ -236,8 +236,8 @@ fn multi_head(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// Attention in which several heads share keys, with what was there before. All texts of a batch
-/// are as long.
+/// Expands attention whose heads share keys in groups, with past keys and values. All sequences of
+/// a batch have the same length.
 fn grouped(body: &mut Body<'_>) -> Option<()> {
     let call = body.call();
     let heads = [call.int("num_heads")?, call.int("kv_num_heads")?];
@@ -279,7 +279,7 @@ fn grouped(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// Where the words of the first input stand: after those that were there before.
+/// Returns the positions of the first input's tokens, which follow the past ones.
 fn places_of_words(body: &mut Body<'_>) -> Option<String> {
     let shape = body.op("Shape", &[body.input(0)?]);
     let [zero, one, two] = [0, 1, 2].map(|at| body.int(at));
@@ -302,7 +302,7 @@ fn places_of_words(body: &mut Body<'_>) -> Option<String> {
     Some(body.op("Expand", &[&places, &sizes]))
 }
 
-/// Heads turned by the angles of their places.
+/// Rotates heads by the angles of their positions.
 fn turned(body: &mut Body<'_>, value: &str, heads: i64, places: &str) -> Option<String> {
     let inputs = [value, body.input(7)?, body.input(8)?, places];
     let interleaved = body.call().int("rotary_interleaved").unwrap_or(0);
@@ -315,7 +315,7 @@ fn turned(body: &mut Body<'_>, value: &str, heads: i64, places: &str) -> Option<
     )
 }
 
-/// The inputs in another order; places come as one for each word.
+/// Expands a rotary embedding: reorders its inputs; positions must be one per token.
 fn rotary(body: &mut Body<'_>) -> Option<()> {
     let call = body.call();
     let (value, places) = (body.input(0)?, body.input(1)?);

@@ -1,4 +1,5 @@
-//! The nodes that stand for one: operators are added in order, each giving the name of its result.
+//! The nodes that replace one node: callers add operators in order, and each returns the name of
+//! its result.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +10,13 @@ use super::facts::{Facts, List};
 use super::{Columns, Meanings};
 use crate::{NodeProto, TensorProto, tensor_to_proto};
 
-/// A node being written out.
+/// A node and its expansion so far.
 pub(super) struct Body<'a> {
     call: &'a NodeProto,
     facts: &'a Facts,
     meanings: &'a mut Meanings,
     nodes: Vec<NodeProto>,
-    /// Values that are outputs of the node, with the names these have outside.
+    /// Values that become outputs of the node, with the names of those outputs.
     given: Vec<(String, String)>,
 }
 
@@ -30,70 +31,70 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// The node.
+    /// Returns the node.
     pub fn call(&self) -> &'a NodeProto {
         self.call
     }
 
-    /// Version of the standard operator set.
+    /// Returns the version of the standard operator set.
     pub fn opset(&self) -> i64 {
         self.facts.opset
     }
 
-    /// Input `index`, if it is there.
+    /// Returns input `index`, if the node has it.
     pub fn input(&self, index: usize) -> Option<&'a str> {
         self.call.input_name(index)
     }
 
-    /// Whether output `index` is wanted.
+    /// Returns whether the node needs output `index`.
     pub fn wants(&self, index: usize) -> bool {
         let output = self.call.output.get(index);
         output.is_some_and(|name| !name.is_empty())
     }
 
-    /// How many dimensions a value has, if known.
+    /// Returns the number of dimensions of a value, if known.
     pub fn rank(&self, value: &str) -> Option<usize> {
         let own = self.nodes.iter().any(|node| node.output[0] == value);
         if own { None } else { self.facts.rank(value) }
     }
 
-    /// The type of input `index`, if known.
+    /// Returns the type of input `index`, if known.
     pub fn dtype(&self, index: usize) -> Option<DType> {
         self.facts.dtype(self.input(index)?)
     }
 
-    /// The sizes of input `index`, if all are known.
+    /// Returns the sizes of input `index`, if all are known.
     pub fn dims(&self, index: usize) -> Option<Vec<i64>> {
         let dims = self.facts.dims(self.input(index)?)?;
         dims.iter().copied().collect()
     }
 
-    /// The sizes of input `index`, as far as known.
+    /// Returns the sizes of input `index`, as far as known.
     pub fn open_dims(&self, index: usize) -> Option<&'a [Option<i64>]> {
         self.facts.dims(self.input(index)?)
     }
 
-    /// The integers of input `index`, if it is a small constant.
+    /// Returns the integers of input `index`, if it is a small constant.
     pub fn constant_ints(&self, index: usize) -> Option<&'a [i64]> {
         self.facts.ints(self.input(index)?)
     }
 
-    /// The tensors of the list that is input `index`, if they are known.
+    /// Returns the tensors of the list that is input `index`, if they are known.
     pub fn list(&self, index: usize) -> Option<List> {
         self.facts.list(self.input(index)?)
     }
 
-    /// Follows so many more tensors of lists; `None` if they are too many.
+    /// Reserves `count` more list tensors; returns `None` if that exceeds the limit.
     pub fn take_list(&self, count: usize) -> Option<()> {
         self.facts.take_list(count)
     }
 
-    /// The last size of input `index`, if known.
+    /// Returns the last size of input `index`, if known.
     pub fn width(&self, index: usize) -> Option<i64> {
         *self.facts.dims(self.input(index)?)?.last()?
     }
 
-    /// The bytes of a constant input as elements of another type and shape.
+    /// Reinterprets the bytes of a constant input as elements of another type and shape.
     pub fn packed(&mut self, index: usize, dtype: DType, dims: &[i64]) -> Option<String> {
         let held = self.facts.constant(self.input(index)?)?;
         let tensor = TensorProto {
@@ -105,7 +106,7 @@ impl<'a> Body<'a> {
         Some(self.add(NodeProto::of("Constant", &[], "").with("value", tensor)))
     }
 
-    /// Whether input `index` is text.
+    /// Returns whether input `index` is text.
     pub fn is_text(&self, index: usize) -> bool {
         let texts = &self.meanings.texts;
         self.input(index).is_some_and(|name| texts.has(name))
@@ -118,30 +119,31 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// The numbers of texts.
+    /// Returns the numbers that stand for texts.
     pub fn numbers(&mut self, texts: &[Bytes]) -> Vec<i64> {
         let words = &mut self.meanings.texts.words;
         let number = |text: &Bytes| words.number(&String::from_utf8_lossy(text));
         texts.iter().map(number).collect()
     }
 
-    /// A tensor of texts as one of their numbers; any other as it is.
+    /// Replaces a tensor of texts with a tensor of their numbers, and returns any other tensor as
+    /// it is.
     pub fn numbered(&mut self, tensor: &TensorProto) -> TensorProto {
         let words = &mut self.meanings.texts.words;
         super::words::numbers_of(tensor, words).unwrap_or_else(|| tensor.clone())
     }
 
-    /// Outputs that stand for maps.
+    /// Returns the outputs that stand for maps.
     pub fn columns(&mut self) -> &mut Columns {
         &mut self.meanings.columns
     }
 
-    /// The result of an operator.
+    /// Adds an operator and returns its result.
     pub fn op(&mut self, operator: &str, inputs: &[&str]) -> String {
         self.add(NodeProto::of(operator, inputs, ""))
     }
 
-    /// The result of a node, which gets a name and an output of its own.
+    /// Adds a node, which gets a name and an output of its own, and returns its result.
     pub fn add(&mut self, mut node: NodeProto) -> String {
         let made = self.value(node.op_type());
         node.name = Some(made.clone());
@@ -150,7 +152,7 @@ impl<'a> Body<'a> {
         made
     }
 
-    /// A node with several results.
+    /// Adds a node with `count` results.
     pub fn add_many(&mut self, mut node: NodeProto, count: usize) -> Vec<String> {
         let first = self.value(node.op_type());
         let named = (0..count).map(|index| match index {
@@ -164,7 +166,7 @@ impl<'a> Body<'a> {
         made
     }
 
-    /// A name for what an operator makes.
+    /// Returns a name for an operator's result.
     fn value(&self, operator: &str) -> String {
         let outputs = &self.call.output;
         let prefix = outputs.iter().find(|name| !name.is_empty());
@@ -172,41 +174,41 @@ impl<'a> Body<'a> {
         format!("{prefix}/{operator}.{}", self.nodes.len())
     }
 
-    /// A constant.
+    /// Adds a constant.
     pub fn constant(&mut self, tensor: &Tensor) -> String {
         let tensor = tensor_to_proto("", tensor);
         self.add(NodeProto::of("Constant", &[], "").with("value", tensor))
     }
 
-    /// A constant of floats.
+    /// Adds a constant of floats.
     pub fn floats(&mut self, dims: &[usize], values: Vec<f32>) -> Option<String> {
         let tensor = Tensor::from_vec(dims, values).ok()?;
         Some(self.constant(&tensor))
     }
 
-    /// A constant vector of integers.
+    /// Adds a constant vector of integers.
     pub fn ints(&mut self, values: Vec<i64>) -> String {
         let tensor = super::words::vector("", values);
         self.add(NodeProto::of("Constant", &[], "").with("value", tensor))
     }
 
-    /// One float.
+    /// Adds a constant float.
     pub fn float(&mut self, value: f32) -> String {
         self.constant(&Tensor::scalar(value))
     }
 
-    /// One integer.
+    /// Adds a constant integer.
     pub fn int(&mut self, value: i64) -> String {
         self.constant(&Tensor::scalar(value))
     }
 
-    /// A value in another type.
+    /// Casts a value to another type.
     pub fn cast(&mut self, value: &str, dtype: DType) -> String {
         let to = i64::from(dtype.onnx_code());
         self.add(NodeProto::of("Cast", &[value], "").with("to", to))
     }
 
-    /// Input `index` as 32-bit floats.
+    /// Returns input `index` as 32-bit floats.
     pub fn as_floats(&mut self, index: usize) -> Option<String> {
         let input = self.input(index)?;
         Some(match self.dtype(index) {
@@ -215,18 +217,18 @@ impl<'a> Body<'a> {
         })
     }
 
-    /// A value in another shape.
+    /// Reshapes a value.
     pub fn reshape(&mut self, value: &str, sizes: &[i64]) -> String {
         let sizes = self.ints(sizes.to_vec());
         self.op("Reshape", &[value, &sizes])
     }
 
-    /// A value with its axes in another order.
+    /// Reorders the axes of a value.
     pub fn transpose(&mut self, value: &str, axes: &[i64]) -> String {
         self.add(NodeProto::of("Transpose", &[value], "").with("perm", axes.to_vec()))
     }
 
-    /// A value with a new axis.
+    /// Adds an axis to a value.
     pub fn unsqueeze(&mut self, value: &str, axis: i64) -> String {
         if self.opset() < 13 {
             let node = NodeProto::of("Unsqueeze", &[value], "");
@@ -236,7 +238,7 @@ impl<'a> Body<'a> {
         self.op("Unsqueeze", &[value, &axes])
     }
 
-    /// A value without an axis.
+    /// Removes an axis of a value.
     pub fn squeeze(&mut self, value: &str, axis: i64) -> String {
         if self.opset() < 13 {
             let node = NodeProto::of("Squeeze", &[value], "");
@@ -246,7 +248,8 @@ impl<'a> Body<'a> {
         self.op("Squeeze", &[value, &axes])
     }
 
-    /// A reduction along an axis. Which are kept is stated as every version reads it.
+    /// Reduces a value along an axis. States the axis in the form that the operator set's version
+    /// reads.
     pub fn reduce(&mut self, operator: &str, value: &str, axis: i64, keep: i64) -> String {
         let by_input = self.opset() >= if operator == "ReduceSum" { 13 } else { 18 };
         let node = if by_input {
@@ -258,12 +261,12 @@ impl<'a> Body<'a> {
         self.add(node.with("keepdims", keep))
     }
 
-    /// Parts of a value along its last axis, of these sizes.
+    /// Splits a value along its last axis into parts of these sizes.
     pub fn split(&mut self, value: &str, sizes: &[i64]) -> Vec<String> {
         self.split_along(value, sizes, -1)
     }
 
-    /// Parts of a value along an axis, of these sizes.
+    /// Splits a value along an axis into parts of these sizes.
     pub fn split_along(&mut self, value: &str, sizes: &[i64], axis: i64) -> Vec<String> {
         let node = if self.opset() >= 13 {
             let list = self.ints(sizes.to_vec());
@@ -274,7 +277,7 @@ impl<'a> Body<'a> {
         self.add_many(node.with("axis", axis), sizes.len())
     }
 
-    /// Says that a value is output `index` of the node.
+    /// Makes a value output `index` of the node.
     pub fn give(&mut self, index: usize, value: &str) {
         let Some(output) = self.call.output.get(index).filter(|it| !it.is_empty()) else {
             return;
@@ -282,7 +285,7 @@ impl<'a> Body<'a> {
         self.given.push((value.to_owned(), output.clone()));
     }
 
-    /// The nodes, their results called as those of the node.
+    /// Returns the nodes, with the outputs named as those of the original node.
     pub fn written(self) -> Vec<NodeProto> {
         let mut nodes = self.nodes;
         let mut called: BTreeMap<String, String> = BTreeMap::new();

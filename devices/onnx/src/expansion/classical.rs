@@ -1,4 +1,4 @@
-//! The operators of classical learning but for trees: scalers, encoders, linear models.
+//! Expands the operators of classical learning except trees: scalers, encoders, linear models.
 
 use bytes::Bytes;
 use souk_memory::{DType, Tensor};
@@ -8,10 +8,10 @@ use super::scores::{Scores, best, choose, labels, transformed};
 use super::{Label, ensemble};
 use crate::{NodeProto, TensorProto, tensor_to_proto};
 
-/// What a text is encoded as that an encoder doesn't know, where its node does not say.
+/// The default encoding of an unknown text, if the node does not state one.
 const DEFAULT_TEXT: &str = "_Unused";
 
-/// Writes a node out; `None` if it has a kernel of its own, or is not known.
+/// Expands a node; returns `None` if it has a kernel of its own, or is unknown.
 pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
     match body.call().op_type() {
         "ArrayFeatureExtractor" => array_feature_extractor(body),
@@ -34,7 +34,7 @@ pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
     }
 }
 
-/// A list of floats that an attribute holds, if it holds some.
+/// Returns an attribute that is a list of floats, unless it is empty.
 fn list(body: &Body<'_>, name: &str) -> Option<Vec<f32>> {
     let list = body.call().floats(name)?;
     (!list.is_empty()).then(|| list.to_vec())
@@ -63,7 +63,7 @@ fn normalizer(body: &mut Body<'_>) -> Option<()> {
     let norm = body.reduce(operator, &value, -1, 1);
     let zero = body.float(0.0);
     let one = body.float(1.0);
-    // A row of zeros stays one.
+    // A row of zeros remains zero.
     let is_zero = body.op("Equal", &[&norm, &zero]);
     let divisor = body.op("Where", &[&is_zero, &one, &norm]);
     let scaled = body.op("Div", &[&value, &divisor]);
@@ -175,7 +175,7 @@ fn zip_map(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// An encoder from keys to values, both as tensors.
+/// Adds an encoder from keys to values, both as tensors.
 fn encoder(body: &mut Body<'_>, keys: TensorProto, values: TensorProto, default: TensorProto) {
     let input = body.input(0).unwrap_or_default();
     let node = NodeProto::classical("LabelEncoder", &[input], "")
@@ -221,7 +221,8 @@ fn label_encoder(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// The first version: a text becomes its place among the classes, a place the text.
+/// Expands the first version, which maps a text to its index among the classes, or an index to the
+/// text.
 fn places_of_classes(body: &mut Body<'_>, classes: &[Bytes]) -> Option<()> {
     let texts = super::words::vector("", body.numbers(classes));
     let places = super::words::vector("", (0..classes.len() as i64).collect());
@@ -256,7 +257,7 @@ fn category_mapper(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// Keys or values of an encoder, and whether they are texts.
+/// Returns the keys or values of an encoder, and whether they are texts.
 fn table(body: &mut Body<'_>, kind: &str) -> Option<(TensorProto, bool)> {
     let call = body.call();
     if let Some(tensor) = call.tensor(&format!("{kind}_tensor")) {
@@ -276,8 +277,8 @@ fn table(body: &mut Body<'_>, kind: &str) -> Option<(TensorProto, bool)> {
     Some((floats(&list)?, false))
 }
 
-/// The product of the first input with a row of coefficients for each of `count` sums, and what is
-/// added to it.
+/// Multiplies the first input by a row of coefficients for each of `count` sums, and adds the
+/// intercepts.
 fn linear(body: &mut Body<'_>, count: usize) -> Option<String> {
     let mut value = body.as_floats(0)?;
     if body.rank(body.input(0)?) == Some(1) {
@@ -318,7 +319,8 @@ fn linear_classifier(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// Texts of classes become numbers, and a transform of the scores nodes after it.
+/// Expands a support vector classifier: numbers replace the texts of classes, and the transform of
+/// the scores becomes separate nodes.
 fn support_vector_classifier(body: &mut Body<'_>) -> Option<()> {
     let call = body.call();
     let transform = call.string("post_transform").unwrap_or("NONE");

@@ -1,4 +1,5 @@
-//! Ensembles of trees: what trees sum up has a kernel, what is made of the sums does not need one.
+//! Expands ensembles of trees: a kernel computes the sums of the trees, and standard operators do
+//! the rest.
 
 use std::collections::BTreeSet;
 
@@ -6,11 +7,11 @@ use super::body::Body;
 use super::scores::{Scores, best, choose, labels, named, transformed};
 use crate::{AttributeProto, NodeProto, tensor_from_proto};
 
-/// Transforms as version 5 numbers them.
+/// The transforms, at their numbers of version 5.
 const TRANSFORMS: [&str; 5] = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"];
 
-/// A node that gives the sums of each row alone: `TreeEnsembleRegressor` with neither a base nor a
-/// transform, one target for each class. Leaves are named by `kind`.
+/// Adds a node that computes only the sums of each row: a `TreeEnsembleRegressor` with neither a
+/// base nor a transform, and one target per class. `kind` is the prefix of the leaf attributes.
 fn sums(body: &mut Body<'_>, kind: &str, targets: i64) -> Option<String> {
     let call = body.call();
     let mut node = NodeProto::classical("TreeEnsembleRegressor", &[body.input(0)?], "")
@@ -35,12 +36,12 @@ fn sums(body: &mut Body<'_>, kind: &str, targets: i64) -> Option<String> {
     Some(body.add(node))
 }
 
-/// What is added to the sums, if anything.
+/// Returns the base values, which are added to the sums; empty if there are none.
 fn base(node: &NodeProto) -> Vec<f32> {
     listed(node, "base_values")
 }
 
-/// Floats that an attribute lists, or a tensor in one of that name with a suffix.
+/// Returns a list of floats from the attribute `name`, or from the tensor attribute with a suffix.
 fn listed(node: &NodeProto, name: &str) -> Vec<f32> {
     if let Some(floats) = node.floats(name).filter(|it| !it.is_empty()) {
         return floats.to_vec();
@@ -70,7 +71,7 @@ pub(super) fn regressor(body: &mut Body<'_>) -> Option<()> {
     }
     let sums = sums(body, "target", targets)?;
     let sums = raised(body, sums, base)?;
-    // ONNX Runtime transforms a single target by the probit function alone.
+    // For a single target, ONNX Runtime applies only the probit transform.
     let scores = match (targets, transform) {
         (1, "NONE" | "LOGISTIC" | "SOFTMAX" | "SOFTMAX_ZERO") => sums,
         _ => transformed(body, &sums, Scores::Many)?,
@@ -104,7 +105,7 @@ pub(super) fn classifier(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// Two classes of which the leaves name one: what they sum up is the score of the second.
+/// Expands a classifier of two classes whose leaves name one: their sum is the score of the second.
 fn one_of_two(body: &mut Body<'_>, classes: &[i64], base: Vec<f32>) -> Option<()> {
     let weights = listed(body.call(), "class_weights");
     let is_positive = weights.iter().all(|weight| *weight >= 0.0);
@@ -122,8 +123,8 @@ fn one_of_two(body: &mut Body<'_>, classes: &[i64], base: Vec<f32>) -> Option<()
     Some(())
 }
 
-/// Two classes of which the leaves name both, or the second alone: that one's score decides, by
-/// the bounds that ONNX Runtime has.
+/// Expands a classifier of two classes whose leaves name both, or only the second: the score of the
+/// second decides, by ONNX Runtime's bounds.
 fn both_of_two(body: &mut Body<'_>, classes: &[i64], second_alone: bool) -> Option<()> {
     let weights = listed(body.call(), "class_weights");
     let is_positive = weights.iter().all(|weight| *weight >= 0.0);
@@ -143,7 +144,7 @@ fn both_of_two(body: &mut Body<'_>, classes: &[i64], second_alone: bool) -> Opti
     Some(())
 }
 
-/// Version 5: transforms are numbers, and there is no base.
+/// Expands version 5, where transforms are numbers and there is no base.
 pub(super) fn of_version_5(body: &mut Body<'_>) -> Option<()> {
     let call = body.call();
     let number = usize::try_from(call.int("post_transform").unwrap_or(0)).ok()?;

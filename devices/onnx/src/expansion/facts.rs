@@ -1,4 +1,4 @@
-//! What is known of values while nodes are written out: how many dimensions, of which type.
+//! Facts about values during the expansion, such as their rank and type.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use crate::{
 const INT32: i32 = DataType::Int32 as i32;
 const INT64: i32 = DataType::Int64 as i32;
 
-/// Operators that move texts and do nothing else with them, or tell equal ones.
+/// Operators that only move texts, or compare them for equality.
 const MOVES: &[&str] = &[
     "Compress",
     "Concat",
@@ -45,30 +45,31 @@ const MOVES: &[&str] = &[
 /// The tensors of a list, in order.
 pub(super) type List = Rc<[String]>;
 
-/// What is known of a graph's values.
+/// The facts about a graph's values.
 pub(super) struct Facts {
     pub opset: i64,
     ranks: Ranks,
     types: BTreeMap<String, DType>,
-    /// Constants: their sizes, and those that may be held in another form.
+    /// Constants whose bytes can be reinterpreted.
     constants: BTreeMap<String, TensorProto>,
     /// Small constants of integers.
     ints: BTreeMap<String, Vec<i64>>,
-    /// Sizes of inputs and inner values, as far as they are declared.
+    /// Sizes of values, as far as known.
     dims: BTreeMap<String, Vec<Option<i64>>>,
-    /// Lists, as the tensors that they hold.
+    /// The tensors of each list.
     lists: BTreeMap<String, List>,
-    /// How many tensors of lists may still be followed.
+    /// How many more list tensors the expansion may follow.
     listed_left: Rc<Cell<usize>>,
 }
 
-/// Integers of constants that state places and sizes are at most so many.
+/// A constant that states indices or sizes can have at most this many integers.
 const INTS_MAX: usize = 1024;
-/// Tensors of lists that are followed, each as often as a list that holds it is made or joined.
+/// The expansion can follow at most this many list tensors; a tensor counts each time that a node
+/// creates or joins a list with it.
 const LISTED_MAX: usize = 1 << 16;
 
 impl Facts {
-    /// Nothing, in a version of the standard operator set.
+    /// Returns no facts, for a version of the standard operator set.
     pub fn new(opset: i64) -> Self {
         Self {
             opset,
@@ -82,7 +83,7 @@ impl Facts {
         }
     }
 
-    /// What is known in a graph, of what is around it and of what it declares.
+    /// Returns the facts for a nested graph: those from outside and its own declarations.
     pub fn within(&self, graph: &GraphProto) -> Self {
         let mut known = self.seen_by(graph);
         known.ranks.declare(graph);
@@ -103,7 +104,7 @@ impl Facts {
         known
     }
 
-    /// What a graph reads of what is known around it: there may be much, and many graphs.
+    /// Returns the outside facts that a graph reads. There may be many facts and many graphs.
     fn seen_by(&self, graph: &GraphProto) -> Self {
         let mut names = BTreeSet::new();
         add_reads(graph, &mut names);
@@ -131,7 +132,7 @@ impl Facts {
         self.ranks.hold(name, &dims);
         let dims = tensor.dims.iter().map(|&dim| Some(dim)).collect();
         self.dims.insert(name.to_owned(), dims);
-        // What is in fields of its own would be copied.
+        // Values in typed fields would need a copy.
         if tensor.raw_data.is_some() || location(tensor).is_some() {
             self.constants.insert(name.to_owned(), tensor.clone());
         }
@@ -164,7 +165,7 @@ impl Facts {
         }
     }
 
-    /// Notes what a node makes.
+    /// Notes the facts about a node's outputs.
     pub fn follow(&mut self, node: &NodeProto, texts: &mut Texts) -> Result<(), ExpansionError> {
         let reads_text = node.input.iter().any(|name| texts.has(name));
         let plain = node.operator_domain().is_empty() && MOVES.contains(&node.op_type());
@@ -200,7 +201,8 @@ impl Facts {
         Ok(())
     }
 
-    /// Notes the sizes of what a node makes, where they are those of an input, or its last one.
+    /// Notes the sizes of a node's output, if they are those of an input, or differ only in the
+    /// last size.
     fn follow_dims(&mut self, node: &NodeProto) {
         let of = |index| self.dims.get(node.input_name(index)?);
         let made = match (node.op_type(), OperatorSchema::of(node.op_type()).extents) {
@@ -231,42 +233,42 @@ impl Facts {
         self.types.get(name).copied()
     }
 
-    /// The sizes of a value, as far as known.
+    /// Returns the sizes of a value, as far as known.
     pub fn dims(&self, name: &str) -> Option<&[Option<i64>]> {
         self.dims.get(name).map(Vec::as_slice)
     }
 
-    /// The integers of a small constant.
+    /// Returns the integers of a small constant.
     pub fn ints(&self, name: &str) -> Option<&[i64]> {
         self.ints.get(name).map(Vec::as_slice)
     }
 
-    /// The tensors of a list, if they are known.
+    /// Returns the tensors of a list, if they are known.
     pub fn list(&self, name: &str) -> Option<List> {
         self.lists.get(name).cloned()
     }
 
-    /// Notes the list that a node makes.
+    /// Notes the list that a node creates.
     pub fn note_list(&mut self, node: &NodeProto, list: List) {
         if let Some(name) = node.output.first() {
             self.lists.insert(name.clone(), list);
         }
     }
 
-    /// Follows so many more tensors of lists; `None` if they are too many.
+    /// Reserves `count` more list tensors; returns `None` if that exceeds the limit.
     pub fn take_list(&self, count: usize) -> Option<()> {
         self.listed_left
             .set(self.listed_left.get().checked_sub(count)?);
         Some(())
     }
 
-    /// A constant whose bytes may be had in another form.
+    /// Returns a constant whose bytes can be reinterpreted.
     pub fn constant(&self, name: &str) -> Option<&TensorProto> {
         self.constants.get(name)
     }
 }
 
-/// Names that nodes of a graph read, those of its bodies too.
+/// Adds the names that a graph's nodes read, including those in bodies.
 fn add_reads<'a>(graph: &'a GraphProto, names: &mut BTreeSet<&'a str>) {
     for node in &graph.node {
         names.extend(node.input.iter().map(String::as_str));
@@ -275,7 +277,7 @@ fn add_reads<'a>(graph: &'a GraphProto, names: &mut BTreeSet<&'a str>) {
     names.extend(graph.output.iter().map(ValueInfoProto::name));
 }
 
-/// The entries of a map under these names.
+/// Returns the entries of a map under these names.
 fn only<T: Clone>(map: &BTreeMap<String, T>, names: &[&str]) -> BTreeMap<String, T> {
     let found = names.iter().filter_map(|name| map.get_key_value(*name));
     found.map(|(name, it)| (name.clone(), it.clone())).collect()

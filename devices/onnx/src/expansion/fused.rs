@@ -1,11 +1,11 @@
-//! What ONNX Runtime's optimiser and quantiser make of products and convolutions.
+//! Expands the fused products and convolutions of ONNX Runtime's optimiser and quantiser.
 
 use souk_memory::{DType, Tensor};
 
 use super::body::Body;
 use crate::{AttributeProto, NodeProto};
 
-/// Writes a node out; `None` if it is none of these.
+/// Expands a node; returns `None` if it is none of these operators.
 pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
     match body.call().op_type() {
         "FusedConv" => convolution(body),
@@ -17,7 +17,7 @@ pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
     }
 }
 
-/// Attributes of the node that the standard operator has too.
+/// Returns the node's attributes that the standard operator has too.
 fn kept(body: &Body<'_>, names: &[&str]) -> Vec<AttributeProto> {
     let attributes = body.call().attribute.iter();
     let attributes = attributes.filter(|it| names.contains(&it.name()));
@@ -60,7 +60,7 @@ fn gemm(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// A value after the activation that the node names.
+/// Applies the activation that the node names.
 fn activated(body: &mut Body<'_>, value: &str, parameters: &[f32]) -> Option<String> {
     let activation = body.call().string("activation").unwrap_or("");
     let names: &[&str] = match activation {
@@ -83,7 +83,7 @@ fn activated(body: &mut Body<'_>, value: &str, parameters: &[f32]) -> Option<Str
     Some(body.add(node))
 }
 
-/// A convolution of an image whose channels lie last.
+/// Expands a convolution of images with the channels last.
 fn channels_last(body: &mut Body<'_>) -> Option<()> {
     let turned = body.transpose(body.input(0)?, &[0, 3, 1, 2]);
     let weights = body.transpose(body.input(1)?, &[0, 3, 1, 2]);
@@ -97,7 +97,7 @@ fn channels_last(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// A product with either operand transposed, and a factor.
+/// Expands a product with either operand transposed, and a factor.
 fn product(body: &mut Body<'_>) -> Option<()> {
     let call = body.call();
     let is_set = |name: &str| call.int(name).unwrap_or(0) != 0;
@@ -107,7 +107,7 @@ fn product(body: &mut Body<'_>) -> Option<()> {
     let mut operands = Vec::new();
     for (index, name) in [(0, "transA"), (1, "transB")] {
         let operand = body.input(index)?;
-        // A vector is transposed to itself.
+        // The transpose of a vector is the vector itself.
         let is_vector = body.rank(operand) == Some(1);
         operands.push(match is_set(name) && !is_vector {
             true => turned(body, operand)?,
@@ -128,7 +128,7 @@ fn product(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// A value with its last two axes changed for each other.
+/// Swaps the last two axes of a value.
 fn turned(body: &mut Body<'_>, value: &str) -> Option<String> {
     let Some(rank) = body.rank(value) else {
         let einsum = NodeProto::of("Einsum", &[value], "");
@@ -139,13 +139,13 @@ fn turned(body: &mut Body<'_>, value: &str) -> Option<String> {
     Some(body.transpose(value, &axes))
 }
 
-/// A product with weights of few bits, which have a scale for each block of a column.
+/// Expands a product with weights of few bits and one scale per block of a column.
 fn narrow_product(body: &mut Body<'_>) -> Option<()> {
     let call = body.call();
     let size = |name: &str| call.int(name).filter(|it| *it > 0);
     let (depth, columns) = (size("K")?, size("N")?);
     let (bits, block) = (size("bits").unwrap_or(4), size("block_size")?);
-    // Only whole blocks lie as ONNX has them, and only in an order of their own.
+    // ONNX's layout matches only whole blocks, in their original order.
     if depth % block != 0 || !matches!(bits, 4 | 8) || body.input(4).is_some() {
         return None;
     }
@@ -170,7 +170,7 @@ fn narrow_product(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// Zero points in the middle of the range.
+/// Returns zero points at the middle of the range.
 fn halves(body: &mut Body<'_>, dtype: DType, columns: i64, blocks: i64) -> Option<String> {
     let count = usize::try_from(columns.checked_mul(blocks)?).ok()?;
     let (byte, length) = match dtype {

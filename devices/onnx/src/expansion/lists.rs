@@ -1,8 +1,9 @@
-//! Lists of tensors whose length is known before a model runs, as the tensors that they hold.
+//! Expands lists of tensors of a known length into their tensors.
 //!
-//! What PyTorch splits and scikit-learn stacks is a list of a known length, so that no node has to
-//! handle lists. The nodes that make a list stay for whoever reads it as one: a loop that carries
-//! it, or a condition that gives it. Where nothing does, they are dropped with all that is unused.
+//! When PyTorch splits a tensor or scikit-learn stacks several, the list has a known length, so no
+//! node needs to handle lists. The nodes that create a list remain for those that read it as a
+//! list: a loop that carries it, or a condition that returns it. If nothing reads it, a later pass
+//! removes them with all other unused nodes.
 
 use std::rc::Rc;
 
@@ -11,10 +12,10 @@ use super::facts::{Facts, List};
 use super::{Columns, ExpansionError};
 use crate::{GraphProto, NodeProto, ValueInfoProto, type_proto};
 
-/// A list longer than this is left to whoever runs the model.
+/// A list can have at most this many tensors; a longer one remains a list when the model runs.
 const LENGTH_MAX: usize = 1024;
 
-/// Writes a node that reads lists out; `None` if what it reads is not known.
+/// Expands a node that reads lists; returns `None` if their tensors are not known.
 pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
     match body.call().op_type() {
         "SequenceAt" => {
@@ -33,7 +34,8 @@ pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// The list that a node makes, if it is known; what its tensors need is added to `body`.
+/// Returns the list that a node creates, if it is known; adds the nodes that its tensors need to
+/// `body`.
 pub(super) fn made(body: &mut Body<'_>) -> Option<List> {
     let list: List = match body.call().op_type() {
         _ if !body.call().operator_domain().is_empty() => return None,
@@ -70,7 +72,8 @@ pub(super) fn made(body: &mut Body<'_>) -> Option<List> {
     (list.len() <= LENGTH_MAX).then_some(list)
 }
 
-/// The place that an input states in a list of a length, counted from either end, below `end`.
+/// Returns the index that an input states, counted from either end of a list of `length`, if it is
+/// below `end`.
 fn place(body: &Body<'_>, input: usize, length: usize, end: usize) -> Option<usize> {
     let &[stated] = body.constant_ints(input)? else {
         return None;
@@ -109,7 +112,7 @@ fn split(body: &mut Body<'_>) -> Option<List> {
     })
 }
 
-/// An extent in pieces of a size; the last may be smaller.
+/// Divides an extent into pieces of a size; the last may be smaller.
 fn pieces(extent: i64, size: i64) -> Option<Vec<i64>> {
     if size <= 0 || extent < 0 || extent / size > LENGTH_MAX as i64 {
         return None;
@@ -133,10 +136,10 @@ fn join(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// Makes each output that is a list an output for each of its tensors: `name.0`, `name.1`, ...
+/// Replaces each output that is a list with an output per tensor: `name.0`, `name.1`, ...
 ///
 /// # Errors
-/// [`ExpansionError::List`]: the length of one is known only as the model runs.
+/// [`ExpansionError::List`] if only a run determines the length of one.
 pub(super) fn give_outputs(
     graph: &mut GraphProto,
     facts: &Facts,
@@ -162,7 +165,7 @@ pub(super) fn give_outputs(
     Ok(())
 }
 
-/// The element type of the tensors of a value that is declared as a list.
+/// Returns the element type of the tensors in a value that is declared as a list.
 fn listed(value: &ValueInfoProto) -> Option<i32> {
     let type_proto::Value::SequenceType(list) = value.r#type.as_ref()?.value.as_ref()? else {
         return None;

@@ -1,5 +1,5 @@
-//! Values that may be absent, which are told apart as a model comes in: an input is given, and what
-//! `Optional` makes of nothing is absent.
+//! Resolves values that may be absent when souk loads a model: an input is always present, and
+//! `Optional` without an input makes an absent value.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use souk_memory::Tensor;
 
 use crate::{GraphProto, NodeProto, TypeProto, ValueInfoProto, tensor_to_proto, type_proto};
 
-/// Writes optionals of a graph, and of those within it, as what they hold.
+/// Replaces optionals of a graph, and of those within it, with the values that they hold.
 pub(super) fn resolve(graph: &mut GraphProto) {
     resolve_within(graph, &BTreeSet::new());
 }
@@ -54,7 +54,7 @@ fn replaced(node: NodeProto, operator: &str) -> NodeProto {
     }
 }
 
-/// Declares an optional as what it holds.
+/// Declares an optional as the value that it holds.
 fn held(value: &mut ValueInfoProto) {
     let Some(TypeProto {
         value: Some(type_proto::Value::OptionalType(inner)),

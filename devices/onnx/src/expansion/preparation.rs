@@ -1,9 +1,9 @@
-//! What a model computes from texts before anything else: on the buyer's machine.
+//! The part of a model that computes from texts before anything else, on the buyer's machine.
 //!
-//! A provider has numbers for texts and never the texts, so it cannot take them apart. Models do
-//! that first: they lower, split and count what comes in, and the rest of them sees numbers alone.
-//! That beginning is taken out of the model, and is computed where the texts are. It is cheap, and
-//! no text leaves the machine.
+//! A provider gets numbers instead of texts, so it cannot process texts. For example, it cannot
+//! lower their case. Models do that first: they lower, split and count their inputs, and the rest
+//! of the model reads only numbers. souk removes that first part from the model and runs it on the
+//! buyer's machine. It is cheap, and no text leaves the machine.
 
 mod moves;
 pub mod ngrams;
@@ -18,80 +18,80 @@ use super::RUNTIME_DOMAIN;
 use super::words::{Texts, Words, is_text_cast};
 use crate::{GraphProto, NodeProto, ValueInfoProto, constant, tensor_from_proto};
 
-/// The nodes that are computed from texts before a model runs, and the constants they read.
+/// The nodes that compute from texts before a model runs, and the constants they read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Preparation {
     nodes: Vec<NodeProto>,
     constants: BTreeMap<String, Tensor>,
-    /// The model's inputs that are read here.
+    /// The model's inputs that these nodes read.
     reads: BTreeSet<String>,
-    /// Those of them that nothing else reads.
+    /// Those inputs that no other node reads.
     taken: BTreeSet<String>,
-    /// What the rest of the model reads, by the names that it has there.
+    /// The values that the rest of the model reads, with their names there.
     makes: BTreeMap<String, String>,
 }
 
-/// Texts that cannot be prepared.
+/// Reasons why texts cannot be prepared.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum PreparationError {
-    /// An input is not there.
+    /// The caller left out an input.
     #[error("the input {0:?} is missing: it is of texts")]
     Missing(String),
-    /// A node is given what it does not take.
+    /// A node does not accept its input or attributes.
     #[error("node {node:?} ({operator}) is computed before the model runs: {why}")]
     Node {
-        /// The node.
+        /// Name of the node.
         node: String,
-        /// Its operator.
+        /// Operator of the node.
         operator: String,
-        /// What is wrong.
+        /// Reason for the refusal.
         why: Wrong,
     },
 }
 
-/// What is wrong with what a node is given.
+/// Reasons why a node does not accept its input or attributes.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum Wrong {
-    /// A tensor does not have the shape that it must have.
+    /// A tensor has the wrong shape or type.
     #[error(transparent)]
     Tensor(#[from] TensorError),
-    /// An input is not there.
+    /// The node lacks an input.
     #[error("its input {0} is missing")]
     Missing(usize),
-    /// Numbers stand where texts must.
+    /// The input has numbers instead of texts.
     #[error("it takes texts, and a number is given: make the array one of texts")]
     NotText,
-    /// A text is no number.
+    /// A text does not spell a number.
     #[error("{0:?} is no number")]
     NoNumber(String),
-    /// An attribute has a value that is not known.
+    /// An attribute has an unsupported value.
     #[error("its attribute {name} is {found:?}")]
     Attribute {
-        /// Its name.
+        /// Name of the attribute.
         name: &'static str,
-        /// What it is.
+        /// Value of the attribute.
         found: String,
     },
-    /// A shape does not do.
+    /// The shape does not fit the operator.
     #[error("the shape {0:?} does not fit")]
     Shape(Vec<usize>),
 }
 
 impl Preparation {
-    /// What the model reads that is made here.
+    /// Returns the values computed here that the rest of the model reads.
     pub fn makes(&self) -> impl Iterator<Item = &String> {
         self.makes.values()
     }
 
-    /// The model's inputs that are read here.
+    /// Returns the model's inputs that are read here.
     pub fn reads(&self) -> impl Iterator<Item = &String> {
         self.reads.iter()
     }
 
-    /// Computes what the model reads from what its user gives.
+    /// Computes the model's inputs from the user's inputs.
     ///
     /// # Errors
-    /// [`PreparationError`]: an input is missing or is not what a node takes.
+    /// [`PreparationError`] if an input is missing or a node does not accept it.
     pub fn run(
         &self,
         words: &mut Words,
@@ -122,7 +122,7 @@ impl Preparation {
     }
 }
 
-/// The outputs of a node, in their order.
+/// Computes the outputs of a node, in order.
 fn computed(
     node: &NodeProto,
     known: &BTreeMap<String, Tensor>,
@@ -138,7 +138,7 @@ fn computed(
     }
 }
 
-/// Takes out of a graph what is computed from its texts before anything else.
+/// Removes from a graph the nodes that compute from its texts before anything else.
 pub(super) fn take(graph: &mut GraphProto, texts: &mut Texts) -> Preparation {
     let Search { nodes, known, .. } = Search::of(graph, texts);
     if nodes.is_empty() {
@@ -164,14 +164,14 @@ pub(super) fn take(graph: &mut GraphProto, texts: &mut Texts) -> Preparation {
     preparation
 }
 
-/// Makes what was taken out and is still read an input of what is left.
+/// Makes the results of the removed nodes inputs of the remaining graph, if it reads them.
 fn hand_on(graph: &mut GraphProto, texts: &mut Texts, preparation: &mut Preparation) {
     let read = reads(&graph.node);
     let outputs: BTreeSet<String> = graph.output.iter().map(|it| it.name().to_owned()).collect();
     for node in preparation.nodes.clone() {
         for (place, made) in node.output.iter().enumerate() {
             if outputs.contains(made) {
-                // An output that no provider makes: it is handed through.
+                // No provider computes this output; the graph passes it through.
                 let name = format!("{made} (prepared)");
                 let through = NodeProto::of("Identity", &[&name], made);
                 graph.node.push(through);
@@ -194,7 +194,7 @@ fn hand_on(graph: &mut GraphProto, texts: &mut Texts, preparation: &mut Preparat
         .retain(|it| still.contains(it.name()) || outputs.contains(it.name()));
 }
 
-/// Every value that nodes read, in their bodies too.
+/// Returns every value that nodes read, including in their bodies.
 fn reads(nodes: &[NodeProto]) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for node in nodes {
@@ -207,7 +207,7 @@ fn reads(nodes: &[NodeProto]) -> BTreeSet<String> {
     found
 }
 
-/// Declares an output of a node that was taken out as an input.
+/// Declares an output of a removed node as an input.
 fn declare(graph: &mut GraphProto, texts: &mut Texts, node: &NodeProto, place: usize, name: &str) {
     let dtype = numbers_made(node, place);
     if dtype.is_none() {
@@ -217,7 +217,7 @@ fn declare(graph: &mut GraphProto, texts: &mut Texts, node: &NodeProto, place: u
     graph.input.push(ValueInfoProto::tensor(name, code, None));
 }
 
-/// The type of an output of a node that is computed here; `None` if it is of texts.
+/// Returns the type of an output of a node that runs here; `None` if it is text.
 fn numbers_made(node: &NodeProto, place: usize) -> Option<DType> {
     match node.op_type() {
         "TfIdfVectorizer" => Some(DType::F32),
@@ -231,23 +231,23 @@ fn numbers_made(node: &NodeProto, place: usize) -> Option<DType> {
     }
 }
 
-/// What is at hand before a model runs.
+/// The values that are available before a model runs.
 #[derive(Default)]
 struct AtHand {
     constants: BTreeMap<String, Tensor>,
-    /// Values that are made here, each with the node that makes it.
+    /// Values computed here, each with the index of its node.
     made: BTreeMap<String, usize>,
     inputs: BTreeSet<String>,
 }
 
-/// The nodes that are to be taken out.
+/// A search for the nodes to remove.
 struct Search {
     nodes: BTreeSet<usize>,
     known: AtHand,
 }
 
 impl Search {
-    /// Those that compute with texts that are at hand, and what they need.
+    /// Finds the nodes that compute from available texts, and the nodes that these need.
     fn of(graph: &GraphProto, texts: &mut Texts) -> Self {
         let mut search = Self {
             nodes: BTreeSet::new(),
@@ -309,7 +309,7 @@ impl AtHand {
     }
 }
 
-/// Whether a node computes with texts.
+/// Returns whether a node computes with texts.
 fn computes(node: &NodeProto, texts: &Texts) -> bool {
     let reads_text = node.input.iter().any(|name| texts.has(name));
     match (node.operator_domain(), node.op_type()) {

@@ -1,12 +1,12 @@
-//! What ONNX Runtime's quantisers write: integers with scales, computed as what they stand for and
-//! quantised again, or as integers where the sums are exact.
+//! Expands the output of ONNX Runtime's quantisers: integers with scales, which the model
+//! dequantises, computes and quantises again, or multiplies as integers where the sums are exact.
 
 use souk_memory::DType;
 
 use super::body::Body;
 use crate::{AttributeProto, NodeProto};
 
-/// Writes a node out; `None` if it is none of these.
+/// Expands a node; returns `None` if it is none of these operators.
 pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
     match body.call().op_type() {
         "QLinearAdd" => pair(body, "Add"),
@@ -27,8 +27,9 @@ pub(super) fn expand(body: &mut Body<'_>) -> Option<()> {
     }
 }
 
-/// An `LSTM` with the numbers that its integer weights stand for, of an input that is quantised as
-/// ONNX Runtime does it. The state, which ONNX Runtime quantises anew at each step, stays as it is.
+/// Expands a quantised `LSTM`: dequantises its weights, and quantises and dequantises its input as
+/// ONNX Runtime does. It does not quantise the state, which ONNX Runtime quantises anew at each
+/// step.
 fn long_memory(body: &mut Body<'_>) -> Option<()> {
     let input = body.input(0)?;
     let quantised = NodeProto::of("DynamicQuantizeLinear", &[input], "");
@@ -58,8 +59,8 @@ fn long_memory(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// Weights of a recurrent network in the order that ONNX has them, of integers the other way round
-/// whose scales and zero points, of each direction or each column, are the inputs from `scale` on.
+/// Dequantises and transposes a recurrent network's integer weights into ONNX's order. Their scales
+/// and zero points, one per direction or per column, are the inputs from `scale` on.
 fn recurrent(body: &mut Body<'_>, index: usize, scale: usize) -> Option<String> {
     let by_column = |body: &mut Body<'_>, index: usize| {
         let name = body.input(index)?;
@@ -80,14 +81,14 @@ fn recurrent(body: &mut Body<'_>, index: usize, scale: usize) -> Option<String> 
     Some(body.transpose(&value, &[0, 2, 1]))
 }
 
-/// What an input stands for, its scale and zero point being the two after it.
+/// Dequantises an input, whose scale and zero point are the two inputs after it.
 fn meant(body: &mut Body<'_>, index: usize) -> Option<String> {
     let mut inputs = vec![body.input(index)?, body.input(index + 1)?];
     inputs.extend(body.input(index + 2));
     Some(body.op("DequantizeLinear", &inputs))
 }
 
-/// A value by a scale and zero point that are the inputs from `index` on.
+/// Quantises a value by the scale and zero point that are the inputs from `index` on.
 fn quantised(body: &mut Body<'_>, value: &str, index: usize) -> Option<String> {
     let mut inputs = vec![value, body.input(index)?];
     inputs.extend(body.input(index + 1));
@@ -119,7 +120,7 @@ fn one(body: &mut Body<'_>, operator: &str, names: &[&str]) -> Option<()> {
     Some(())
 }
 
-/// Before version 13 a softmax goes over all axes from its own on.
+/// Before version 13 a softmax covers all axes from its own on.
 fn softmax(body: &mut Body<'_>) -> Option<()> {
     let is_old = body.call().int("opset").unwrap_or(13) < 13;
     if is_old != (body.opset() < 13) {
@@ -143,7 +144,8 @@ fn pool(body: &mut Body<'_>, operator: &str) -> Option<()> {
     one(body, operator, &names)
 }
 
-/// The scale and zero point of the result come first, then three inputs for each part.
+/// Expands a concatenation: the result's scale and zero point come first, then three inputs per
+/// part.
 fn concat(body: &mut Body<'_>) -> Option<()> {
     let count = body.call().input.len().checked_sub(2)? / 3;
     let parts: Option<Vec<String>> = (0..count).map(|at| meant(body, 2 + 3 * at)).collect();
@@ -165,7 +167,7 @@ fn choice(body: &mut Body<'_>) -> Option<()> {
     Some(())
 }
 
-/// A product of integers, exact, and what it stands for by the product of the scales.
+/// Multiplies integers exactly, and scales the product by the product of the scales.
 fn scaled(
     body: &mut Body<'_>,
     operands: [&str; 2],

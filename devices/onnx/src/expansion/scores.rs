@@ -1,11 +1,11 @@
-//! What is made of the scores of classes: labels, probabilities.
+//! Labels and probabilities from the scores of classes.
 
 use souk_memory::DType;
 
 use super::body::Body;
 use crate::NodeProto;
 
-/// What the classes are called: numbers, those of texts among them, which are noted as such.
+/// Returns the labels of the classes as numbers; if they are texts, notes that the output is text.
 pub(super) fn labels(body: &mut Body<'_>, numbers: &str) -> Option<Vec<i64>> {
     let call = body.call();
     if let Some(labels) = call.ints(numbers).filter(|it| !it.is_empty()) {
@@ -16,14 +16,15 @@ pub(super) fn labels(body: &mut Body<'_>, numbers: &str) -> Option<Vec<i64>> {
     Some(body.numbers(texts))
 }
 
-/// Gives the class of the largest score of each row as the first output.
+/// Makes the class with the largest score of each row the first output.
 pub(super) fn best(body: &mut Body<'_>, scores: &str, classes: &[i64]) {
     let largest = NodeProto::of("ArgMax", &[scores], "").with("axis", 1i64);
     let place = body.add(largest.with("keepdims", 0i64));
     called(body, &place, classes);
 }
 
-/// Gives the second class where a column of truths says so, else the first.
+/// Makes the second class the first output where a column of booleans is true, and the first class
+/// elsewhere.
 pub(super) fn choose(body: &mut Body<'_>, truths: &str, classes: &[i64]) {
     let place = body.cast(truths, DType::I64);
     let place = body.reshape(&place, &[-1]);
@@ -40,18 +41,18 @@ fn called(body: &mut Body<'_>, place: &str, classes: &[i64]) {
     body.give(0, &label);
 }
 
-/// Which scores there are of a row.
+/// The form of a row's scores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scores {
-    /// One for each class, or target.
+    /// One per class or target.
     Many,
-    /// One, which is that of the second of two classes: the first gets what it lacks to 1.
+    /// One, for the second of two classes; the first class gets the rest to 1.
     One,
-    /// One that may be below zero: the first of two classes gets its opposite.
+    /// One that may be negative; the first of two classes gets its opposite.
     Signed,
 }
 
-/// Scores after the transform that the node asks for.
+/// Applies the node's transform to scores.
 pub(super) fn transformed(body: &mut Body<'_>, sums: &str, scores: Scores) -> Option<String> {
     let transform = body.call().string("post_transform").unwrap_or("NONE");
     let sums = match scores {
@@ -64,7 +65,7 @@ pub(super) fn transformed(body: &mut Body<'_>, sums: &str, scores: Scores) -> Op
     named(body, &sums, transform)
 }
 
-/// Scores after the transform of that name.
+/// Applies the named transform to scores.
 pub(super) fn named(body: &mut Body<'_>, sums: &str, transform: &str) -> Option<String> {
     Some(match transform {
         "NONE" => sums.to_owned(),
@@ -76,7 +77,7 @@ pub(super) fn named(body: &mut Body<'_>, sums: &str, transform: &str) -> Option<
     })
 }
 
-/// The scores of two classes, given that of the second.
+/// Returns the scores of two classes from that of the second.
 fn pair(body: &mut Body<'_>, second: &str, scores: Scores, is_logistic: bool) -> String {
     let (first, second) = match (scores, is_logistic) {
         (_, true) => {
@@ -93,7 +94,7 @@ fn pair(body: &mut Body<'_>, second: &str, scores: Scores, is_logistic: bool) ->
     body.add(NodeProto::of("Concat", &[&first, &second], "").with("axis", 1i64))
 }
 
-/// A softmax that scores of zero take no part in.
+/// Computes a softmax that leaves out scores of zero.
 fn softmax_zero(body: &mut Body<'_>, sums: &str) -> String {
     let largest = body.reduce("ReduceMax", sums, 1, 1);
     let below = body.op("Sub", &[sums, &largest]);
@@ -107,7 +108,7 @@ fn softmax_zero(body: &mut Body<'_>, sums: &str) -> String {
     body.op("Div", &[&powers, &sum])
 }
 
-/// The probit function by Winitzki's approximation, as ONNX Runtime has it.
+/// Computes the probit function by Winitzki's approximation, as ONNX Runtime does.
 fn probit(body: &mut Body<'_>, sums: &str) -> String {
     const A: f32 = 0.147;
     const TWO_BY_PI_A: f32 = 2.0 / (std::f32::consts::PI * A);

@@ -1,14 +1,14 @@
-//! Sparse constants as what they stand for: zeros, with the values put where their indices say.
+//! Expands sparse constants: zeros, with the values at their indices.
 //!
-//! They are written out as nodes, so that a small file asks for no memory until it runs, and then
-//! for as much as is planned.
+//! They become nodes, so that a small file needs no memory until it runs, and then only as much as
+//! is planned.
 
 use souk_memory::DType;
 
 use super::words::vector;
 use crate::{GraphProto, NodeProto, SparseTensorProto, TensorProto};
 
-/// Writes the sparse constants of a graph, and of those within it, as dense ones.
+/// Replaces the sparse constants of a graph, and of those within it, with dense values.
 pub(super) fn resolve(graph: &mut GraphProto) {
     let mut nodes = Vec::with_capacity(graph.node.len());
     let mut held = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn resolve(graph: &mut GraphProto) {
     graph.initializer.extend(held);
 }
 
-/// The name and the value of a sparse constant among the nodes.
+/// Returns the name and value of a node that is a sparse constant.
 fn constant(node: &NodeProto) -> Option<(&str, &SparseTensorProto)> {
     if node.op_type() != "Constant" || !node.operator_domain().is_empty() {
         return None;
@@ -43,7 +43,8 @@ fn constant(node: &NodeProto) -> Option<(&str, &SparseTensorProto)> {
     Some((node.output.first()?, sparse))
 }
 
-/// The nodes that make a sparse tensor; what they read is added to `held`. `None` if it is not one.
+/// Returns the nodes that make a sparse tensor, and adds the constants that they read to `held`;
+/// returns `None` if the tensor is malformed.
 fn written(
     name: &str,
     sparse: &SparseTensorProto,
@@ -55,7 +56,7 @@ fn written(
         .dims
         .iter()
         .try_fold(1i64, |all, dim| all.checked_mul(*dim))?;
-    // Indices are places in each dimension, or places in all of them one after another.
+    // Indices are per dimension, or into the flattened tensor.
     let is_flat = indices.dims.len() < 2;
     let extents = if is_flat {
         vec![count]

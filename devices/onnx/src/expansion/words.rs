@@ -1,10 +1,9 @@
-//! Texts as numbers.
+//! Numbers that stand for texts.
 //!
-//! A tensor of texts has no size that its shape tells, and all that trained models do with them is
-//! to move them and to tell them apart. So each text of a model has a number, and a tensor of
-//! texts is one of numbers: planned, sent and computed like any other. Which number stands for
-//! which text stays with whoever has the model. Texts that come in with an input and are none of
-//! the model's get numbers of their own.
+//! The bytes of a tensor of texts do not follow from its shape, and trained models only move texts
+//! and compare them. So each text of a model has a number, and a tensor of texts becomes a tensor
+//! of numbers, which souk plans, sends and computes like any other. The mapping stays with the
+//! owner of the model. An input can contain texts that are not in the model; they get new numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,17 +14,17 @@ use crate::{
     type_proto,
 };
 
-/// The texts that are known, each with its number: its place.
+/// The known texts; the number of each is its index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Words {
     texts: Vec<String>,
     numbers: BTreeMap<String, i64>,
 }
 
-/// Which inputs and outputs are texts, and what their numbers mean.
+/// The inputs and outputs that are texts, and the meanings of their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Texts {
-    /// The words.
+    /// The texts and their numbers.
     pub words: Words,
     /// Names of inputs.
     pub inputs: BTreeSet<String>,
@@ -36,7 +35,7 @@ pub struct Texts {
 }
 
 impl Words {
-    /// The number of a text, a new one if it is new.
+    /// Returns the number of a text, and adds the text if it is new.
     pub fn number(&mut self, text: &str) -> i64 {
         if let Some(number) = self.numbers.get(text) {
             return *number;
@@ -47,7 +46,7 @@ impl Words {
         number
     }
 
-    /// The text of a number.
+    /// Returns the text of a number.
     #[must_use]
     pub fn text(&self, number: i64) -> Option<&str> {
         let text = self.texts.get(usize::try_from(number).ok()?)?;
@@ -56,7 +55,7 @@ impl Words {
 }
 
 impl Texts {
-    /// Whether a value is text.
+    /// Returns whether a value is text.
     #[must_use]
     pub fn has(&self, value: &str) -> bool {
         self.values.contains(value)
@@ -67,7 +66,7 @@ impl Texts {
     }
 }
 
-/// Turns texts that a graph holds or declares into numbers, those of bodies within it too.
+/// Replaces the texts that a graph contains or declares with numbers, including those in bodies.
 pub(super) fn number(graph: &mut GraphProto, texts: &mut Texts) {
     texts.inputs.extend(numbered(&mut graph.input));
     texts.outputs.extend(numbered(&mut graph.output));
@@ -101,7 +100,7 @@ fn number_constants(graph: &mut GraphProto, texts: &mut Texts) {
     }
 }
 
-/// Whether a constant was text, which it is no more.
+/// Replaces the text of a constant with its number; returns whether it was text.
 fn number_constant(node: &mut NodeProto, words: &mut Words) -> bool {
     let Some(attribute) = node.attribute.first_mut() else {
         return false;
@@ -126,13 +125,13 @@ fn number_constant(node: &mut NodeProto, words: &mut Words) -> bool {
     true
 }
 
-/// A vector of numbers, as a message.
+/// Returns a vector of numbers, as a message.
 pub(super) fn vector(name: &str, numbers: Vec<i64>) -> TensorProto {
     let tensor = Tensor::from_vec([numbers.len()], numbers);
     tensor_to_proto(name, &tensor.expect("as many numbers as it says"))
 }
 
-/// The numbers of a tensor of texts; `None` if it is none.
+/// Returns the numbers of a tensor of texts; `None` if it is not of texts.
 pub(super) fn numbers_of(tensor: &TensorProto, words: &mut Words) -> Option<TensorProto> {
     if tensor.data_type() != DataType::String as i32 {
         return None;
@@ -149,7 +148,7 @@ pub(super) fn numbers_of(tensor: &TensorProto, words: &mut Words) -> Option<Tens
     })
 }
 
-/// Names of the values that were declared as texts, and are declared as numbers now.
+/// Declares values of texts as values of numbers, and returns their names.
 fn numbered(values: &mut [ValueInfoProto]) -> Vec<String> {
     values.iter_mut().filter_map(numbered_value).collect()
 }
@@ -169,7 +168,7 @@ fn numbered_value(value: &mut ValueInfoProto) -> Option<String> {
     }
 }
 
-/// Whether a cast is to texts.
+/// Returns whether a cast is to texts.
 pub(super) fn is_text_cast(node: &NodeProto) -> bool {
     node.int("to") == Some(i64::from(DataType::String as i32))
 }

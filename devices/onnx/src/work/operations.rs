@@ -1,7 +1,8 @@
-//! How many arithmetic operations an operator is, from its shapes: one rule for each kind.
+//! Counts an operator's arithmetic operations from its shapes, with one rule for each kind.
 //!
-//! Where the values decide and not the shapes (how many boxes overlap, how far a search goes), the
-//! count is of what is always done. An operator without a rule is one operation an element.
+//! If values determine the count instead of shapes (for example, how many boxes overlap, or how far
+//! a search goes), the count covers only the operations that every run does. An operator without a
+//! rule counts as one operation per element.
 
 use super::{Extent, FUNCTION_OPERATIONS, is_move, product};
 use crate::NodeProto;
@@ -10,10 +11,10 @@ use crate::NodeProto;
 const BLEND_OPERATIONS: u64 = 2;
 /// Operations of the overlap of two boxes: eight corners compared, two areas, one quotient.
 const OVERLAP_OPERATIONS: u64 = 12;
-/// Samples along each axis of a bin of `RoiAlign` where the node leaves it to the box.
+/// Samples along each axis of a bin of `RoiAlign`, if the node lets the box determine them.
 const BIN_SAMPLES: u64 = 2;
 
-/// A node with what is known of its values.
+/// A node with the shapes of its values.
 pub(super) struct Shapes<'a> {
     pub node: &'a NodeProto,
     pub inputs: &'a [Option<Extent<'a>>],
@@ -21,7 +22,7 @@ pub(super) struct Shapes<'a> {
 }
 
 impl<'a> Shapes<'a> {
-    /// Operations of the node.
+    /// Returns the operations of the node.
     pub fn operations(&self) -> u64 {
         let rules = [
             Self::products,
@@ -45,29 +46,29 @@ impl<'a> Shapes<'a> {
         extent.map_or(&[][..], |extent| extent.dims)
     }
 
-    /// Elements of an input; none if it is absent.
+    /// Returns the elements of an input; 0 if it is absent.
     fn count(&self, index: usize) -> u64 {
         let extent = self.inputs.get(index).copied().flatten();
         extent.map_or(0, |extent| extent.count())
     }
 
-    /// Elements of the first output.
+    /// Returns the elements of the first output.
     fn made(&self) -> u64 {
         self.outputs.first().map_or(0, Extent::count)
     }
 
-    /// Elements of all outputs.
+    /// Returns the elements of all outputs.
     fn all_made(&self) -> u64 {
         let counts = self.outputs.iter().map(Extent::count);
         counts.fold(0, u64::saturating_add)
     }
 
-    /// A size of an input counted from the last; 1 where it has no such axis.
+    /// Returns a size of an input, counted from the last axis; 1 if it has no such axis.
     fn last(&self, index: usize, back: usize) -> u64 {
         size_from_end(self.dims(index), back)
     }
 
-    /// Rows of so many complex numbers in the first output.
+    /// Returns the rows of `length` complex numbers in the first output.
     fn rows_of(&self, length: u64) -> u64 {
         let rows = self.made() / 2 / length.max(1);
         rows.max(u64::from(self.made() > 0))
@@ -84,7 +85,7 @@ impl<'a> Shapes<'a> {
                 .last(0, usize::from(self.is_set("transA")))
                 .saturating_add(u64::from(self.count(2) > 0)),
             "Einsum" => return Some(self.einsum()),
-            // An elimination: of each column from all rows below it.
+            // An elimination: each column from all rows below it.
             "Det" => return Some(self.cubes(2) / 3),
             "Inverse" => return Some(self.cubes(2)),
             _ => return None,
@@ -92,12 +93,12 @@ impl<'a> Shapes<'a> {
         Some(times(&[2, self.made(), depth]))
     }
 
-    /// So many times the cube of the side of each matrix of the first input.
+    /// Returns `factor` times the cube of the side of each matrix in the first input.
     fn cubes(&self, factor: u64) -> u64 {
         times(&[factor, self.count(0), self.last(0, 0)])
     }
 
-    /// Twice the product of all sizes that the equation names, those of an ellipsis with them.
+    /// Returns twice the product of all sizes in the equation, including those of an ellipsis.
     fn einsum(&self) -> u64 {
         let equation = self.node.string("equation").unwrap_or("");
         let equation: String = equation.chars().filter(|it| !it.is_whitespace()).collect();
@@ -133,7 +134,7 @@ impl<'a> Shapes<'a> {
             "QLinearConv" => times(&[2, self.made(), taps(3)]),
             "ConvTranspose" => times(&[2, self.count(0), taps(1)]),
             "DeformConv" => {
-                // Two offsets for each place that is sampled, shared by the channels of a group.
+                // Each sampled position has two offsets, which the channels of a group share.
                 let groups = self
                     .node
                     .int("offset_group")
@@ -154,7 +155,8 @@ impl<'a> Shapes<'a> {
             "Attention" | "FlexAttention" => self.attention(self.past_keys(4)),
             "LinearAttention" => self.linear_attention(),
             "LSTM" | "GRU" | "RNN" => {
-                // Products with input weights and recurrent weights for each step and sample.
+                // Each step and sample is multiplied by the input weights and the recurrent
+                // weights.
                 let steps = product(self.dims(0).get(..2).unwrap_or(&[]));
                 let parameters = self.count(1).saturating_add(self.count(2));
                 times(&[2, steps, parameters])
@@ -164,12 +166,12 @@ impl<'a> Shapes<'a> {
         })
     }
 
-    /// Keys of earlier steps: `[batch, heads, keys, width]`.
+    /// Returns the number of past keys: `[batch, heads, keys, width]`.
     fn past_keys(&self, index: usize) -> u64 {
         self.dims(index).get(2).copied().unwrap_or(0) as u64
     }
 
-    /// Queries by keys, weights by values, and a softmax of each score between.
+    /// Counts queries times keys, weights times values, and a softmax of each score.
     fn attention(&self, past: u64) -> u64 {
         let own = match self.dims(1) {
             [] => self.last(0, 1),
@@ -188,8 +190,8 @@ impl<'a> Shapes<'a> {
         products.saturating_add(times(&[rows, keys, FUNCTION_OPERATIONS + 3]))
     }
 
-    /// For each step and head a matrix of key width by value width is read by the query and updated
-    /// by an outer product; a delta rule reads it by the key before.
+    /// Counts linear attention. For each step and head, the query reads a matrix of key width by
+    /// value width, and an outer product updates it; a delta rule first reads it by the key.
     fn linear_attention(&self) -> u64 {
         let heads = |name| self.node.int(name).unwrap_or(1).max(1).unsigned_abs();
         let (query, own) = (heads("q_num_heads"), heads("kv_num_heads"));
@@ -220,13 +222,13 @@ impl<'a> Shapes<'a> {
                 let each = window.saturating_mul(2).saturating_add(FUNCTION_OPERATIONS);
                 times(&[self.made(), each])
             }
-            // Columns that overlap are added.
+            // It adds overlapping columns.
             "Col2Im" => self.count(0),
             _ => return None,
         })
     }
 
-    /// What reads between the places of an image.
+    /// Counts operators that interpolate between the pixels of an image.
     fn sampled(&self) -> Option<u64> {
         let mode = self.node.string("mode");
         let taps = |axes: u32| match mode.unwrap_or("linear") {
@@ -264,14 +266,14 @@ impl<'a> Shapes<'a> {
         })
     }
 
-    /// What compares and sorts: n log n.
+    /// Counts operators that compare and sort: n log n.
     fn sorted(&self) -> Option<u64> {
         Some(match self.node.op_type() {
             "TopK" => {
                 let axis = self.node.int("axis").unwrap_or(-1);
                 times(&[self.count(0), logarithm(along(self.dims(0), axis))])
             }
-            // The likeliest are drawn from in their order.
+            // It draws from the likeliest in order.
             "Sample" => times(&[self.count(0), logarithm(self.last(0, 0))]),
             "Unique" => {
                 let sorted = match self.node.int("axis") {
@@ -295,7 +297,7 @@ impl<'a> Shapes<'a> {
         })
     }
 
-    /// Fourier transforms, as fast ones: 5 n log n for n complex numbers.
+    /// Counts fast Fourier transforms: 5 n log n for n complex numbers.
     fn transforms(&self) -> Option<u64> {
         let made = self.outputs.first().map_or(&[][..], |extent| extent.dims);
         Some(match self.node.op_type() {
@@ -343,7 +345,7 @@ impl<'a> Shapes<'a> {
             "ReduceL1" | "ReduceL2" | "ReduceSumSquare" => 2,
             "ReduceLogSumExp" => FUNCTION_OPERATIONS + 3,
             "GlobalLpPool" => 1 + FUNCTION_OPERATIONS,
-            // Smallest and largest, then scaled, rounded and held to the type.
+            // It finds the least and greatest, then scales, rounds and clamps.
             "DynamicQuantizeLinear" => 6,
             "NonZero" | "Compress" | "MaxRoiPool" => 1,
             "NegativeLogLikelihoodLoss" => return Some(times(&[2, self.count(1)])),
@@ -358,7 +360,8 @@ impl<'a> Shapes<'a> {
         Some(times(&[each, self.count(0)]))
     }
 
-    /// Trees: a comparison and a load a level, of trees as deep as their leaves are many.
+    /// Counts trees: a comparison and a load per level, with the depth of a balanced tree of the
+    /// same number of leaves.
     fn trees(&self) -> Option<u64> {
         let length = |name: &str| self.node.ints(name).map_or(0, <[i64]>::len) as u64;
         let (roots, leaves) = match self.node.op_type() {
@@ -374,7 +377,7 @@ impl<'a> Shapes<'a> {
         Some(times(&[2, self.last(0, 1), roots, depth]))
     }
 
-    /// What makes values of its own.
+    /// Counts operators that generate values.
     fn generated(&self) -> Option<u64> {
         let each = match self.node.op_type() {
             "RandomNormal" | "RandomNormalLike" | "HannWindow" | "HammingWindow" => {
@@ -415,19 +418,19 @@ fn is_function(operator: &str) -> bool {
     FUNCTIONS.contains(&operator)
 }
 
-/// A product that stays at the largest number.
+/// Multiplies; saturates at the largest number.
 fn times(factors: &[u64]) -> u64 {
     factors
         .iter()
         .fold(1, |count: u64, &factor| count.saturating_mul(factor))
 }
 
-/// Steps of a binary search among so many, 1 at least.
+/// Returns the steps of a binary search among `count`, at least 1.
 fn logarithm(count: u64) -> u64 {
     u64::from(u64::BITS - (count.max(2) - 1).leading_zeros())
 }
 
-/// The size along an axis, which may be counted from the last; 1 where there is none.
+/// Returns the size along an axis, which may be counted from the last; 1 if there is none.
 fn along(dims: &[usize], axis: i64) -> u64 {
     let rank = dims.len() as i64;
     let axis = if axis < 0 { axis + rank } else { axis };

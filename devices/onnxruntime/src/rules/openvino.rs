@@ -1,11 +1,11 @@
-//! What OpenVINO's provider is not trusted with beside that, by its operator tests and by what was
-//! looked at because of them (onnxruntime-openvino 1.24.1).
+//! The operators that souk also refuses to run in OpenVINO's provider, according to the operator
+//! tests and to investigations that followed (onnxruntime-openvino 1.24.1).
 
 use souk_memory::DType;
 use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
 
-/// Why a node would go wrong; `None` where nothing is known against it.
+/// Returns why a node would go wrong; `None` if no fault is known.
 pub(super) fn fault(node: &NodeProto, graph: &Graph) -> Option<&'static str> {
     let operator = node.op_type();
     pooled(node, operator)
@@ -13,7 +13,8 @@ pub(super) fn fault(node: &NodeProto, graph: &Graph) -> Option<&'static str> {
         .or_else(|| computed(node, operator, graph))
 }
 
-/// Pooling, resizing and recurrence: attributes that it reads otherwise.
+/// Finds faults in pooling, resizing and recurrence, whose attributes OpenVINO interprets
+/// differently.
 fn pooled(node: &NodeProto, operator: &str) -> Option<&'static str> {
     let is_set = |name| node.int(name).unwrap_or(0) != 0;
     match operator {
@@ -32,7 +33,7 @@ fn pooled(node: &NodeProto, operator: &str) -> Option<&'static str> {
     }
 }
 
-/// Shapes that are only known in the run, and what it makes of what has no elements.
+/// Finds faults with shapes that only a run determines, and with empty tensors.
 fn shaped(node: &NodeProto, operator: &str, graph: &Graph) -> Option<&'static str> {
     let held = |index| {
         let name = node.input_name(index);
@@ -51,7 +52,7 @@ fn shaped(node: &NodeProto, operator: &str, graph: &Graph) -> Option<&'static st
     }
 }
 
-/// Values it computes otherwise.
+/// Finds operators whose values OpenVINO computes differently.
 fn computed(node: &NodeProto, operator: &str, graph: &Graph) -> Option<&'static str> {
     let dtype = |index| graph.dtypes.get(node.input_name(index)?).copied();
     let given = node.input.iter().filter(|name| !name.is_empty()).count();
@@ -72,7 +73,7 @@ fn computed(node: &NodeProto, operator: &str, graph: &Graph) -> Option<&'static 
     }
 }
 
-/// Whether a part of a split has no elements by what the model says.
+/// Returns whether a part of a split is empty according to the model.
 fn has_zero(node: &NodeProto, graph: &Graph) -> bool {
     let stated = node.ints("split").unwrap_or(&[]).contains(&0);
     let weight = node.input_name(1).and_then(|name| graph.weights.get(name));
@@ -80,7 +81,7 @@ fn has_zero(node: &NodeProto, graph: &Graph) -> bool {
     stated || sizes.is_some_and(|sizes| sizes.contains(&0))
 }
 
-/// Whether nothing reads the values of an input of the model whose shape a node gives.
+/// Returns whether nodes read only the shape of a model's input, not its values.
 fn is_all_that_reads(node: &NodeProto, graph: &Graph) -> bool {
     let Some(name) = node.input_name(0) else {
         return false;

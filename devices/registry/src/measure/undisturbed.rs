@@ -1,12 +1,13 @@
-//! The time that work takes by itself on a machine that has other work.
+//! The time that work takes by itself on a machine with other work.
 //!
-//! A thread that could run and has no core waits for one, and the kernel counts for how long. What
-//! is measured here is the wall time less that, and never less than the processor time of the
-//! threads. Where the kernel does not say (it is Linux's `schedstat`), it is the wall time.
+//! A thread that is ready but has no core waits for one, and the kernel counts this time. The
+//! measured time is the wall time less this wait, and never less than the threads' processor time.
+//! If the kernel does not report it (Linux does in `schedstat`), the measured time is the wall
+//! time.
 //!
-//! Processor time is asked of the clocks: `schedstat` has that of a thread at work only up to the
-//! last tick, and what another thread waited before the work began is in it once that thread runs.
-//! Both together once made work of 0.4 ms one of 3 us.
+//! The clocks supply the processor time: `schedstat` updates a running thread's only at each tick,
+//! and the wait of another thread before the work began is included once that thread runs. Both
+//! together once turned work of 0.4 ms into 3 us.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -16,19 +17,19 @@ use std::time::{Duration, Instant};
 
 use souk_host::clock;
 
-/// What the kernel has counted of threads.
+/// The kernel's counts for some threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ThreadTimes {
     /// Time on a core.
     ran: Duration,
-    /// Time without one, though it could have run.
+    /// Time without a core, though ready to run.
     waited: Duration,
 }
 
 impl Sub for ThreadTimes {
     type Output = Self;
 
-    /// What came to it; threads that ended take their counts along.
+    /// Returns the increase; threads that ended take their counts with them.
     fn sub(self, before: Self) -> Self {
         Self {
             ran: self.ran.saturating_sub(before.ran),
@@ -37,17 +38,17 @@ impl Sub for ThreadTimes {
     }
 }
 
-/// Whose time is counted.
+/// The threads whose time counts.
 #[derive(Clone, Copy)]
 pub(super) enum Whose {
-    /// That of the calling thread.
+    /// The calling thread.
     Thread,
-    /// That of all threads of the process, of which so many share the work.
+    /// All threads of the process, of which this many share the work.
     Process(NonZeroUsize),
 }
 
 impl Whose {
-    /// The time of some work.
+    /// Measures the time of some work.
     pub fn time(self, work: impl FnOnce()) -> Duration {
         let before = self.counted();
         let start = Instant::now();
@@ -80,19 +81,19 @@ impl Whose {
     }
 }
 
-/// Wall time without what the threads waited for a core, which they did side by side.
+/// Subtracts from the wall time the threads' waits for a core, which were concurrent.
 fn undisturbed(wall: Duration, counted: ThreadTimes, threads: u32) -> Duration {
     let own = wall.saturating_sub(counted.waited / threads);
     own.max(counted.ran / threads).min(wall)
 }
 
-/// What one thread waited.
+/// Returns the wait of one thread.
 fn waited(thread: &Path) -> Duration {
     let text = fs::read_to_string(thread.join("schedstat"));
     text.ok().and_then(|text| parse(&text)).unwrap_or_default()
 }
 
-/// Nanoseconds on a core, nanoseconds of waiting for one, number of turns: the second is wanted.
+/// Parses nanoseconds on a core, nanoseconds of wait and number of turns, and returns the second.
 fn parse(text: &str) -> Option<Duration> {
     let nanoseconds = text.split_whitespace().nth(1)?.parse().ok()?;
     Some(Duration::from_nanos(nanoseconds))

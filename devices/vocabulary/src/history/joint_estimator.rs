@@ -1,61 +1,62 @@
-//! Works that are only measured together, such as the operators of one piece of a plan.
+//! Works that can only be measured together, such as the operators of one piece of a plan.
 //!
-//! One sum says little of its parts. What it is off by goes to those whose part of it is large and
-//! of which little is known, as a Kalman filter has it: an operator that ran alone ten times stays
-//! where it is when it next runs beside one never seen. Runs that mix the same operators otherwise
-//! tell the rest apart.
+//! One sum says little about its parts. Like a Kalman filter, the estimator assigns the deviation
+//! to parts that are a large share of the sum and have little evidence: if an operator ran alone
+//! ten times, its record hardly moves when it next runs with a new one. Runs that mix the same
+//! operators in other proportions separate the rest.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Evidence, History, KEYS_MAX, KNOWN, Key, MODELS_MAX, RATIO_MAX, Record};
 
-/// What is known of a key without any run, in runs: a model may be off by several times, and a run
-/// seldom by a tenth.
+/// Weight of a key without any run, in runs: a model may be off by several times, but a run seldom
+/// by a tenth.
 const WEIGHT_FIRST: f64 = 0.02;
-/// The most that is known of a key, in runs: then an old one fades, so that a device that changes
-/// little by little is followed.
+/// A key's evidence can weigh at most this much, in runs. Beyond it an old run fades, so that the
+/// mean follows a device that changes gradually.
 const WEIGHT_MAX: f64 = 16.0;
-/// Bytes of a key's names: operators' are short, and who tells of longer ones is not believed.
+/// The names in a key can have at most this many bytes. Names of operators are short, so the
+/// history ignores longer ones.
 const KEY_BYTES_MAX: usize = 256;
-/// A change of a correction below this is no news to a plan.
+/// A plan does not need to know of a correction that changes by less than this.
 const NEWS: f64 = 0.02;
 
-/// A part of what was measured together.
+/// A part of a joint measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// What it is.
+    /// The part's operator, class, type and size.
     pub key: Key,
-    /// How many of it.
+    /// How many works of this key ran.
     pub count: u32,
-    /// Seconds of all of them by the bare model.
+    /// Seconds of all of them by the uncorrected model.
     pub modelled: f64,
-    /// What the model was corrected by if nothing was known of the operator.
+    /// The correction of the model to assume if the operator has no records.
     pub prior: f64,
 }
 
 /// Works that were measured together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct JointMeasurement {
-    /// What they are, each key once.
+    /// The parts; each key must appear only once.
     pub parts: Vec<Part>,
-    /// Seconds they took.
+    /// Seconds that all parts took together.
     pub seconds: f64,
-    /// Joules they used, if the device says.
+    /// Joules that they used, if the device reports energy.
     pub joules: Option<f64>,
 }
 
-/// A part with what was believed of it.
+/// The estimate of a part before a measurement.
 struct Prior {
     /// Logarithm of the correction.
     mean: f64,
-    /// In runs.
+    /// Weight of the evidence, in runs.
     weight: f64,
     seconds: f64,
 }
 
 impl History {
-    /// Learns from works that were measured together, and says whether a plan would want to know.
-    /// Nothing is learned from times beyond all reason.
+    /// Learns from works that were measured together, and returns whether a planner should react to
+    /// the change. Ignores absurd ratios.
     pub fn learn_joint(&mut self, measured: &JointMeasurement) -> bool {
         let sound = |part: &&Part| {
             let named = part.key.operator.len() + part.key.class.len();
@@ -82,7 +83,7 @@ impl History {
             let Some(record) = self.record_mut(&part.key) else {
                 continue;
             };
-            // Beyond the whole of what was off a part would be corrected for others.
+            // Without this limit a part would be corrected for the errors of others.
             let gain = (share(before) / before.weight / (1.0 + unsure)).min(1.0);
             let (step, weight) = before.after(share(before), (said, unsure));
             is_news |= step.abs() * share(before) > NEWS;
@@ -103,14 +104,14 @@ impl History {
         is_news
     }
 
-    /// Seconds that works measured together should take, by what is known.
+    /// Returns the seconds that works measured together should take.
     #[must_use]
     pub fn expected_joint(&self, parts: &[Part]) -> f64 {
         parts.iter().map(|part| self.believed(part).seconds).sum()
     }
 
-    /// How many times as long as another history's works take its own, in the mean of those that
-    /// both know.
+    /// Returns by which factor works take longer in this history than in the other, as a mean over
+    /// their common keys; `None` if they have none.
     #[must_use]
     pub fn over(&self, other: &Self) -> Option<f64> {
         let both = self.records.iter().filter_map(|(key, own)| {
@@ -123,13 +124,14 @@ impl History {
         (weight > 0.0).then(|| (sum / weight).exp())
     }
 
-    /// What the model of a part is corrected by, by what is known.
+    /// Returns the factor that corrects the model of a part.
     #[must_use]
     pub fn correction(&self, part: &Part) -> f64 {
         self.believed(part).mean.exp()
     }
 
-    /// What parts are believed to draw: what nothing is known of as much as all of it together.
+    /// Returns the estimated watts of each part; a part without records gets the mean of the whole
+    /// measurement.
     fn watts_of(&self, parts: &[&Part], measured: &JointMeasurement) -> Vec<f64> {
         let Some(joules) = measured.joules else {
             return vec![0.0; parts.len()];
@@ -154,13 +156,13 @@ impl History {
         }
     }
 
-    /// What a measurement that is off by so much says of works that were believed to take so long
-    /// and are known so little: by the one that most of its time is.
+    /// Classifies a deviation as noise or change, by the part with the largest share of the time.
+    /// `off` is the logarithm of the deviation, `unsure` the variance of the estimate.
     fn said(&mut self, parts: &[&Part], believed: &[Prior], (off, unsure): (f64, f64)) -> Evidence {
         self.told(false);
         let each = parts.iter().zip(believed);
         let most = each.max_by(|one, other| one.1.seconds.total_cmp(&other.1.seconds));
-        // Of what is little known the mean follows by itself.
+        // The mean of a part with little evidence follows without this.
         let Some((part, before)) = most.filter(|_| unsure <= 1.0 / KNOWN) else {
             return Evidence::Noise(off);
         };
@@ -182,8 +184,8 @@ impl History {
         }
     }
 
-    /// The record of a key, a new one if there is none; where there is no room for it, that of
-    /// which least is known goes: among whole models another of these.
+    /// Returns the record of a key, and adds one if it has none. If there is no room, the record
+    /// with the least evidence goes; for the key of a whole model, one of another model.
     fn record_mut(&mut self, key: &Key) -> Option<&mut Record> {
         let place = |records: &[(Key, Record)]| records.binary_search_by(|it| it.0.cmp(key));
         if place(&self.records).is_err() {
@@ -207,8 +209,8 @@ impl History {
         Some(&mut self.records[index].1)
     }
 
-    /// Watts drawn by some work, where runs said what they used: of its very key, else the mean of
-    /// its operator in other sizes and classes, else that of everything.
+    /// Returns the watts of some work, if any run reported energy: of this very key; else the mean
+    /// of its operator in all sizes and classes; else the mean of all records.
     #[must_use]
     pub fn watts(&self, key: &Key) -> Option<f64> {
         let own = self.record(key).and_then(|record| record.watts);
@@ -218,9 +220,10 @@ impl History {
 }
 
 impl Prior {
-    /// By what it is corrected, and how much is known of it then, after a measurement of works of
-    /// which it is such a share and that are known so little. Of what the sum is off by noise is a
-    /// part as well, but not of a change: that is all theirs.
+    /// Returns the step of the correction and the new weight after a joint measurement. `share` is
+    /// this part's share of the time, `unsure` the variance of the whole estimate. If the deviation
+    /// is noise, the measurement's own noise takes a part of it; if it is a change, the works
+    /// account for all of it.
     fn after(&self, share: f64, (said, unsure): (Evidence, f64)) -> (f64, f64) {
         let pull = share / self.weight;
         match said {
@@ -239,7 +242,7 @@ impl Prior {
 }
 
 impl Record {
-    /// Notes what a run said of it by so much of its weight.
+    /// Adds a joint measurement to the statistics, with this weight.
     fn told(&mut self, weight: f64, distance: f64, seconds: f64) {
         let deviation = self.variance.sqrt();
         self.drift = if deviation > 0.0 {
@@ -255,7 +258,7 @@ impl Record {
         self.count += 1;
     }
 
-    /// Takes in that it draws so much more than was believed; says by which part that is news.
+    /// Moves the estimate of the power by `step`, and returns the relative size of the change.
     fn draws(&mut self, believed: f64, step: f64) -> f64 {
         let is_new = self.watts.is_none();
         self.watts = Some((believed + step).max(0.0));
@@ -266,7 +269,7 @@ impl Record {
     }
 }
 
-/// The mean of what these drew, by what is known of each.
+/// Returns the mean watts of the records, weighted by their evidence.
 fn mean_watts<'a>(records: impl Iterator<Item = &'a (Key, Record)>) -> Option<f64> {
     let known = records.filter_map(|(_, record)| Some((record.watts?, record.weight)));
     let (sum, weight) = known.fold((0.0, 0.0), |(sum, all), (watts, weight)| {

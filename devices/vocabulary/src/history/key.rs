@@ -1,32 +1,36 @@
-//! What is alike enough to share a correction: a class of operators at one size.
+//! Keys: the class, element type and size of works that are alike enough to share a correction.
 //!
-//! How fast an operator runs for its arithmetic hangs on more than its name: a convolution reads
-//! each pixel as often as its window has taps, and a product by a matrix of the model finds it
-//! packed. So a class is the operator with what of this its node states. A size is three amounts,
-//! since two works of as many operations may differ in what they read and write by a hundred times.
+//! The speed of an operator relative to its arithmetic depends on more than its name. For example,
+//! a convolution reads each pixel as often as its window has taps, and a product by one of the
+//! model's matrices finds the matrix packed. So a class is the operator with those of its node's
+//! attributes that matter for speed. A size is three amounts, because two works with the same
+//! number of operations may differ a hundredfold in the bytes they read and write.
 
 use serde::{Deserialize, Serialize};
 use souk_memory::DType;
 use souk_onnx::NodeProto;
 use souk_onnx::work::{Extent, Work};
 
-/// Steps in which an amount doubles: two sizes in one step differ by one part in twenty at most.
+/// Steps in which an amount doubles: two sizes in the same step differ by at most one part in
+/// twenty.
 const STEPS_EACH_DOUBLING: f64 = 16.0;
-/// How far off the line between two sizes one may lie, of their distance, to lie between them.
+/// The most that a size may lie off the line between two others, as a part of their distance, if
+/// they are to enclose it.
 const OFF_MAX: f64 = 0.35;
-/// What a doubling between two sizes weighs beside one off the line between them, where the best
-/// two are looked for.
+/// Weight of the distance between two sizes (in doublings), relative to the distance from the line
+/// between them, in the search for the best two.
 const LENGTH_WEIGHT: f64 = 0.1;
 
-/// What a key has as its operator that is of a whole model.
+/// The operator in a key of a whole model.
 const MODEL: &str = "a whole model";
 
-/// What is alike enough to share a correction.
+/// The identity of works that are alike enough to share a correction.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {
     /// Operator, such as `Conv`.
     pub operator: String,
-    /// What else of the node its speed hangs on, such as the window `3x3` of a convolution.
+    /// Other properties of the node that its speed depends on, such as the window `3x3` of a
+    /// convolution.
     pub class: String,
     /// Element type, if the work has one.
     pub dtype: Option<DType>,
@@ -36,7 +40,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key of some work of an operator of a class.
+    /// Returns the key of some work of an operator and class.
     #[must_use]
     pub fn of(operator: &str, class: &str, work: &Work) -> Self {
         let step = |amount: u64| ((amount.max(1) as f64).log2() * STEPS_EACH_DOUBLING).round();
@@ -49,9 +53,9 @@ impl Key {
         }
     }
 
-    /// The key of a whole model, by its content id, whose operators do not say beforehand what they
-    /// do: a loop by a count that comes in the run may take a thousand times as long as its
-    /// operators say, and that says nothing of another model's.
+    /// Returns the key of a whole model by its content id. It serves models whose operators do not
+    /// state their work beforehand: a loop with a trip count computed in the run may take a
+    /// thousand times as long as its operators say, and its time says nothing about another model.
     #[must_use]
     pub fn of_model(id: &str, work: &Work) -> Self {
         let work = Work {
@@ -61,18 +65,19 @@ impl Key {
         Self::of(MODEL, id, &work)
     }
 
-    /// Whether it is the key of a whole model.
+    /// Returns whether this is the key of a whole model.
     #[must_use]
     pub fn is_model(&self) -> bool {
         self.operator == MODEL
     }
 
-    /// Whether two keys are of the same operator and type, whatever the class.
+    /// Returns whether both keys have the same operator and type, in any class.
     pub(super) fn is_of(&self, other: &Self) -> bool {
         self.operator == other.operator && self.dtype == other.dtype
     }
 
-    /// How alike two keys are but for the size, more for more; `None` for other element types.
+    /// Returns how alike two keys are apart from their size, more for more alike; `None` if their
+    /// element types differ.
     pub(super) fn kinship(&self, other: &Self) -> Option<u8> {
         let is_apart = self.is_model() || other.is_model();
         if self.dtype != other.dtype || (is_apart && self.class != other.class) {
@@ -85,30 +90,30 @@ impl Key {
         })
     }
 
-    /// The square of how far apart two sizes are, in doublings.
+    /// Returns the square of the distance between two sizes, in doublings.
     pub(super) fn distance(&self, other: &Self) -> f64 {
         self.from(other).iter().map(|part| part * part).sum()
     }
 
-    /// How much larger each amount is than another key's, in doublings.
+    /// Returns how much larger each amount is than the other key's, in doublings.
     fn from(&self, other: &Self) -> [f64; 3] {
         let apart = |axis: usize| f64::from(self.size[axis]) - f64::from(other.size[axis]);
         [0, 1, 2].map(|axis| apart(axis) / STEPS_EACH_DOUBLING)
     }
 }
 
-/// Where a size lies between two others.
+/// The position of a size between two others.
 pub(super) struct Span {
-    /// From 0 at the one to 1 at the other.
+    /// From 0 at the first to 1 at the second.
     pub part: f64,
-    /// How far off the line between them, in doublings.
+    /// Distance from the line between them, in doublings.
     off: f64,
-    /// How far they are apart, in doublings.
+    /// Distance between the two, in doublings.
     length: f64,
 }
 
 impl Span {
-    /// `None` for one that lies between them by no stretch.
+    /// Returns the position of `key` between `low` and `high`; `None` if they do not enclose it.
     pub fn of(low: &Key, high: &Key, key: &Key) -> Option<Self> {
         let (way, here) = (high.from(low), key.from(low));
         let square = high.distance(low);
@@ -129,14 +134,14 @@ impl Span {
         (off <= OFF_MAX * length).then_some(Self { part, off, length })
     }
 
-    /// What is least for the best two.
+    /// Returns the cost of this pair; the best pair has the least.
     pub fn cost(&self) -> f64 {
         self.off + LENGTH_WEIGHT * self.length
     }
 }
 
-/// The class of a node, given its inputs in order (absent ones `None`) and whether each is a weight
-/// of the model.
+/// Returns the class of a node. `inputs` are its inputs in order, `None` for an absent one, each
+/// with whether it is a weight of the model.
 #[must_use]
 pub fn class(node: &NodeProto, inputs: &[Option<(Extent<'_>, bool)>]) -> String {
     let input = |index: usize| inputs.get(index).copied().flatten();

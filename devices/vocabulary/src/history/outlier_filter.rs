@@ -1,43 +1,44 @@
-//! Whether what is measured has changed, or was only held up once.
+//! A filter that decides whether a measured quantity changed, or a run was only held up once.
 //!
-//! A mean of many measurements follows a device that changed within as many again. So those that
-//! lie far off are told apart: one or two count as no further off than noise may be, and after
-//! three in a row on one side it is what is measured that has changed, and their median is what is
-//! known of it. What lies far off by turns widens the deviation, so that in the end it is averaged
-//! like any noise.
+//! A mean of many measurements needs as many again to follow a device that changed. So the filter
+//! treats outliers apart. It counts one or two as if they lay only as far off as noise may; after
+//! three in a row on one side, it concludes that the quantity changed and takes their median as the
+//! new mean. Outliers on alternating sides widen the deviation, so that in the end they are
+//! averaged like any noise.
 
-/// Measurements far off in a row, on one side, that show a change.
+/// Outliers in a row, on one side, that show a change.
 const CHANGED: usize = 3;
-/// What is this many times more or less than the mean is far off.
+/// An outlier is at least this many times more or less than the mean.
 const FAR: f64 = 1.5;
-/// It is only as many deviations off, too.
+/// An outlier also lies at least this many deviations off the mean.
 const FAR_DEVIATIONS: f64 = 2.0;
-/// Measurements that make a mean known: one of fewer follows by itself. Those that showed a change
-/// count as so many.
+/// Measurements after which a mean counts as known; with fewer, the mean follows by itself. The
+/// measurements that show a change count as so many.
 pub const KNOWN: f64 = 4.0;
 
-/// The last measurements of one thing that lay far off its mean; all of them on one side.
+/// The last outliers of one quantity, all on one side of its mean.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OutlierFilter {
     values: [f64; CHANGED - 1],
     count: usize,
-    /// The mean as it was before the first of them, and how far off it is far.
+    /// The mean before the first outlier, and the distance from it beyond which a measurement is an
+    /// outlier.
     mean: f64,
     far: f64,
 }
 
-/// What a measurement says, as a logarithm.
+/// The meaning of a measurement, with its logarithm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Evidence {
-    /// As noise may have it: to be averaged.
+    /// Noise: the caller averages this value.
     Noise(f64),
-    /// What is measured is now like this, whatever it was before.
+    /// A change: the quantity now has this value, whatever it was before.
     Change(f64),
 }
 
 impl OutlierFilter {
-    /// As after measurements like `value` of something whose mean was `mean`: another one shows
-    /// the change.
+    /// Returns the state after outliers like `value` from `mean`: one more like them shows the
+    /// change.
     pub(super) fn expecting(value: f64, mean: f64) -> Self {
         Self {
             values: [value; CHANGED - 1],
@@ -47,13 +48,12 @@ impl OutlierFilter {
         }
     }
 
-    /// Whether nothing lay far off of late.
+    /// Returns whether the last measurement was no outlier.
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Takes in the logarithm of a measurement of something whose known mean and deviation were
-    /// these.
+    /// Classifies the logarithm of a measurement of a quantity with this mean and deviation.
     pub fn see(&mut self, value: f64, mean: f64, deviation: f64) -> Evidence {
         if self.count > 0 && !self.is_like(value) {
             self.count = 0;
@@ -77,7 +77,7 @@ impl OutlierFilter {
         Evidence::Change(all[CHANGED / 2])
     }
 
-    /// Whether a value is as far off as those before it, on the same side.
+    /// Returns whether a value is an outlier on the same side as those before it.
     fn is_like(&self, value: f64) -> bool {
         let (distance, first) = (value - self.mean, self.values[0] - self.mean);
         distance.abs() >= self.far && distance.signum() == first.signum()

@@ -1,19 +1,19 @@
-//! A device that became slower, and is given nothing since, tells nothing: whether it is as quick
-//! as before has to be tried.
+//! Retrials of a device that became slower and gets no work since, so that it reports no times.
 //!
-//! It is believed to be as it was once others have told enough of themselves. If it is not, its
-//! first measurement says so at once, and the next trial is twice as far away.
+//! Once other devices have reported enough measurements, the history assumes that the device is as
+//! quick as before. If it is not, its first measurement shows this at once, and the next retrial
+//! comes after twice as many measurements.
 
 use super::{History, OutlierFilter, Record};
 
-/// Measurements of other devices before the first trial.
+/// Other devices' measurements before the first retrial.
 const PASSED_MAX: u32 = 64;
-/// How often that doubles.
+/// This number can double at most so many times.
 const TRIALS_MAX: u32 = 6;
 
 impl History {
-    /// Another device of the same group has told what it took, and not this one; says whether this
-    /// one is believed to be as quick as before now.
+    /// Counts a measurement by another device of the same group. Returns whether the history now
+    /// assumes that this device is as quick as before.
     pub fn pass_over(&mut self) -> bool {
         self.passed = self.passed.saturating_add(1);
         if self.passed < PASSED_MAX << self.trials.min(TRIALS_MAX) {
@@ -27,7 +27,8 @@ impl History {
         is_trial
     }
 
-    /// It has told what it took itself; one that is as expected needs no trial.
+    /// Notes a measurement by this device; if it was as expected, resets the distance to the next
+    /// retrial.
     pub(super) fn told(&mut self, is_expected: bool) {
         self.passed = 0;
         if is_expected {

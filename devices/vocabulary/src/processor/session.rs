@@ -1,7 +1,7 @@
-//! Sessions: a program run again and again on states that stay with it.
+//! Sessions: a program that runs repeatedly on states that stay with it.
 //!
-//! A decoder's keys and values grow by one position a token; brought along with every request they
-//! would be most of what moves. In a session they stay where the program computes.
+//! A decoder's keys and values grow by one position per token. If each request carried them, they
+//! would be most of the traffic. In a session they stay where the program computes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ use souk_onnx::states::StatePort;
 use super::{Outcome, Program, RunError};
 use crate::residency::TensorHandle;
 
-/// A state, and what it is at first.
+/// A state and its first value.
 #[derive(Clone, Debug)]
 pub struct State {
-    /// The input it is, and the output that is its next value.
+    /// The input that reads the state, and the output that is its next value.
     pub port: StatePort,
     /// Its value before the first step.
     pub value: Tensor,
@@ -23,29 +23,29 @@ pub struct State {
 /// A step of one sequence.
 #[derive(Clone, Debug)]
 pub struct SequenceStep {
-    /// Which.
+    /// Number of the sequence.
     pub sequence: u32,
-    /// The inputs that are no states.
+    /// The inputs that are not states.
     pub inputs: BTreeMap<String, Tensor>,
 }
 
 /// Steps of one program over states.
 ///
-/// A sequence's states are made with its first step, and begin as the session's did. A decoder's
-/// caches have room for all positions from the start, and the inputs say how many count: so a
-/// sequence goes back to an earlier position by inputs alone, and needs no word for it.
+/// A sequence's states are created at its first step, and begin as the session's did. A decoder's
+/// caches have room for all positions from the start, and the inputs say how many count; so you can
+/// return a sequence to an earlier position by its inputs alone.
 pub trait Session: Send {
-    /// Runs once for each of some sequences, no two the same, on the states as the last step left
-    /// them; gives each one's outputs that are none, in their order, the same bits whatever is
-    /// beside it. The times of all add up to what was worked. A step that fails leaves the others
-    /// as they are, and may have written its states where a cache has not counted yet, nowhere
-    /// else.
+    /// Runs each of these sequences, which must all differ, once on the states that its last step
+    /// left, and returns in the same order the outputs that are not states. The bits of an output
+    /// must not depend on the other sequences. The times of all outcomes must add up to the time
+    /// worked. If a step fails, it leaves the other sequences unchanged; in its own states it may
+    /// have written only positions that a cache did not count yet.
     fn step_all(&mut self, steps: &[SequenceStep]) -> Vec<Result<Outcome, RunError>>;
 
-    /// The same for the first sequence alone.
+    /// Steps sequence 0 alone.
     ///
     /// # Errors
-    /// [`RunError`], as a run.
+    /// [`RunError`], as for a run.
     fn step(&mut self, inputs: &BTreeMap<String, Tensor>) -> Result<Outcome, RunError> {
         let step = SequenceStep {
             sequence: 0,
@@ -55,20 +55,20 @@ pub trait Session: Send {
         outcomes.pop().expect("a step has an outcome")
     }
 
-    /// The states of a sequence as they are, by the names of their inputs.
+    /// Returns the current states of a sequence, by the names of their inputs.
     ///
     /// # Errors
-    /// Why the device failed.
+    /// [`RunError`] if the device failed.
     fn export(&self, sequence: u32) -> Result<BTreeMap<String, Tensor>, RunError>;
 }
 
-/// A session of any program: a state is an output of one run, kept where the device works, and an
-/// input of the next. Sequences are stepped one after the other.
+/// A session of any program: a state is an output of one run that stays in the device's memory and
+/// is an input of the next. The session steps sequences one after the other.
 pub struct HeldSession<'a, P: Program + ?Sized> {
     program: &'a P,
-    /// What the states of a sequence are before its first step.
+    /// The states of each sequence before its first step.
     first: BTreeMap<String, TensorHandle>,
-    /// By sequence.
+    /// The current states of each sequence.
     states: BTreeMap<u32, BTreeMap<String, TensorHandle>>,
     ports: Vec<StatePort>,
     /// The inputs that are states, and the outputs that are their next values.
@@ -77,7 +77,7 @@ pub struct HeldSession<'a, P: Program + ?Sized> {
 }
 
 impl<'a, P: Program + ?Sized> HeldSession<'a, P> {
-    /// A session whose sequences begin with these states.
+    /// Creates a session whose sequences begin with these states.
     #[must_use]
     pub fn new(program: &'a P, states: Vec<State>) -> Self {
         let ports: Vec<StatePort> = states.iter().map(|it| it.port.clone()).collect();

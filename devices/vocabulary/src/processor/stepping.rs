@@ -1,9 +1,9 @@
-//! A thread that steps a session for whoever asks: all sequences that wait at once.
+//! A thread that steps a session for several callers, with all waiting sequences in one step.
 //!
-//! Who is answered comes back a moment later with the next step. If the thread went on without
-//! waiting for that moment, sequences would fall into groups that each read all the weights. Where
-//! they are away for longer, as with another part of the decoder, such groups are what is wanted:
-//! while one of them is away the other is stepped.
+//! After an answer, a caller returns a moment later with its next step. If the thread did not wait
+//! for that moment, sequences would fall into groups that each read all the weights. If callers are
+//! away for longer, for example at another part of the decoder, such groups are useful: while one
+//! group is away, the thread steps the other.
 
 mod pace;
 
@@ -19,27 +19,27 @@ use super::session::{SequenceStep, Session, State};
 use super::{Outcome, Program, RunError};
 use pace::Pace;
 
-/// Why a step was not done.
+/// Reasons why a step did not run.
 #[derive(Debug, Error)]
 pub enum StepError {
-    /// The device refuses it, or failed.
+    /// The device refused the step or failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The system gives no thread.
+    /// The system could not start a thread.
     #[error("a session's thread does not start: {0}")]
     Thread(std::io::Error),
-    /// The session came to grief.
+    /// The session's thread ended.
     #[error("the session is gone")]
     Gone,
 }
 
-/// A session that several may step.
+/// A session that several callers can step.
 pub struct SteppedSession(Sender<WaitingStep>);
 
-/// A step, and who waits for what it gives.
+/// A step with the channel for its answer.
 struct WaitingStep {
     step: SequenceStep,
-    /// When it was asked for.
+    /// Time of the request.
     since: Instant,
     answer: Sender<Result<Outcome, RunError>>,
 }
@@ -48,13 +48,13 @@ impl SteppedSession {
     /// Opens a session whose sequences begin with these states.
     ///
     /// # Errors
-    /// [`StepError`]: why there is none.
+    /// [`StepError`] if the session did not open.
     pub fn open(program: Arc<dyn Program>, states: Vec<State>) -> Result<Self, StepError> {
         let (give, asked) = channel();
         let (opened, told) = channel();
         let stepping = move || match program.session(states) {
             Ok(session) => {
-                // Who opened it waits for this.
+                // The caller of `open` waits for this message.
                 let _ = opened.send(Ok(()));
                 serve(session, &asked);
             }
@@ -66,11 +66,11 @@ impl SteppedSession {
         Ok(Self(give))
     }
 
-    /// Steps a sequence, together with those that others step meanwhile. Steps of one sequence are
-    /// done in the order in which they came.
+    /// Steps a sequence together with the waiting steps of other callers. Steps of one sequence run
+    /// in the order of their arrival.
     ///
     /// # Errors
-    /// [`StepError`].
+    /// [`StepError`] if the step did not run.
     pub fn step(
         &self,
         sequence: u32,
@@ -88,7 +88,7 @@ impl SteppedSession {
     }
 }
 
-/// Steps until nobody can ask any more.
+/// Steps until all senders are gone.
 fn serve(mut session: Box<dyn Session + '_>, asked: &Receiver<WaitingStep>) {
     let (mut waiting, mut pace) = (Vec::new(), Pace::default());
     loop {
@@ -105,14 +105,15 @@ fn serve(mut session: Box<dyn Session + '_>, asked: &Receiver<WaitingStep>) {
         let outcomes = session.step_all(&steps);
         let took = begun.elapsed();
         for (answer, outcome) in answers.into_iter().zip(outcomes) {
-            // Who gave up waiting wants no answer.
+            // A caller that gave up needs no answer.
             let _ = answer.send(outcome);
         }
         pace.on_stepped(&steps, took);
     }
 }
 
-/// Takes what waits, and for a moment what those bring that were just answered.
+/// Collects the waiting steps, and waits a moment for those of the sequences that were just
+/// answered.
 fn gather(asked: &Receiver<WaitingStep>, waiting: &mut Vec<WaitingStep>, pace: &Pace) {
     loop {
         waiting.extend(asked.try_iter());
@@ -131,7 +132,7 @@ fn gather(asked: &Receiver<WaitingStep>, waiting: &mut Vec<WaitingStep>, pace: &
     }
 }
 
-/// Takes the first step of each sequence, of so many at most, and leaves the others.
+/// Takes the first step of each sequence, at most `most` of them, and leaves the others.
 fn batch(
     waiting: &mut Vec<WaitingStep>,
     most: usize,

@@ -1,28 +1,29 @@
-//! The nodes of the tree: leaves with orders, inner nodes with what is best below each child.
+//! The nodes of the tree: leaves hold orders, inner nodes hold the best attributes below each
+//! child.
 
 use serde::{Deserialize, Serialize};
 
 use super::super::NONE;
 
-/// Entries of an inner node.
+/// The most children of an inner node.
 pub(super) const WIDTH: usize = 32;
 
-/// Entries of a leaf.
+/// The most orders of a leaf.
 pub(super) const LEAF: usize = 32;
 
-/// The best of each attribute over some orders.
+/// The best value of each attribute over some orders.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Summary {
     pub lanes: [u16; 8],
     pub flags: u64,
 }
 
-/// What a search wants: each lane at least so much, all of some flags, any of others.
+/// The demand of a search: at least these lanes, all of some flags, and any of others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub lanes: [u16; 8],
     pub all: u64,
-    /// Zero where none is wanted.
+    /// Zero if the search demands none of them.
     pub any: u64,
 }
 
@@ -52,7 +53,7 @@ impl Summary {
     }
 }
 
-/// Where an order stands: by price, then by arrival.
+/// The sort key of an order: price, then arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Place {
     pub key: u64,
@@ -60,37 +61,37 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Both in one number, which is compared without a branch.
+    /// Returns both parts as one number, which compares without a branch.
     #[inline]
     pub(super) fn rank(self) -> u128 {
         u128::from(self.key) << 64 | u128::from(self.id)
     }
 }
 
-/// How many of the places come before `place`.
+/// Returns how many of the places come before `place`.
 #[inline]
 pub(super) fn before(places: &[Place], place: Place) -> usize {
     let rank = place.rank();
     places.partition_point(|other| other.rank() < rank)
 }
 
-/// How many of the places come before `place` or are it.
+/// Returns how many of the places come before `place` or equal it.
 #[inline]
 pub(super) fn upto(places: &[Place], place: Place) -> usize {
     let rank = place.rank();
     places.partition_point(|other| other.rank() <= rank)
 }
 
-/// Orders in a row: where each is in the slab, and which terms it has.
+/// Consecutive orders, each with its index in the slab and its terms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Leaf {
     pub len: u32,
     pub places: [Place; LEAF],
-    /// Each order's place in the slab, and its terms.
+    /// Each order's index in the slab, and its terms.
     pub orders: [(u32, u32); LEAF],
 }
 
-/// Children in a row: the least place in each, and the best of each attribute in it.
+/// Consecutive children, each with its least place and the best of each attribute in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Inner {
     pub len: u32,
@@ -108,7 +109,8 @@ impl Leaf {
         }
     }
 
-    /// Asks for every cache line of the places at once: a search would wait for one after another.
+    /// Prefetches every cache line of the places at once; otherwise a search would wait for each in
+    /// turn.
     pub(super) fn fetch(&self) {
         let lines = self.places.iter().step_by(4);
         std::hint::black_box(lines.fold(0, |all, place| all ^ place.id));
@@ -218,7 +220,7 @@ impl Inner {
         right
     }
 
-    /// The last child that begins at or before `place`, the first where none does.
+    /// Returns the last child that begins at or before `place`, or the first child if none does.
     pub(super) fn child_for(&self, place: Place) -> usize {
         debug_assert!(self.len > 0, "a node has children");
         let after = upto(&self.places[..self.len as usize], place);

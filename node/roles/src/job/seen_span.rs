@@ -4,31 +4,55 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::Micros;
 
-/// What a bill may be over what was seen: a sixteenth and two seconds, for clocks that differ,
-/// words that travel unevenly and runs that a buyer hears of late. A provider may note as much
-/// unstarted.
+/// A bill can exceed the time that the buyer saw by a sixteenth and 250 ms, because clocks
+/// differ and words travel unevenly.
 const UNSEEN_SHARE: u64 = 16;
-const UNSEEN: Micros = Micros::millis(2_000);
+const UNSEEN: Micros = Micros::millis(250);
 
-/// The time in which something was to be done, as far as it has been counted.
+/// How long a provider had something to do, as its buyer has counted it so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SeenTime {
     counted: Micros,
-    /// Since when there is something to do, and until when all is counted that was before.
+    /// The moment since which the provider has something to do.
     since: Option<Micros>,
+    /// The moment up to which all time is counted: nothing is counted twice.
     until: Micros,
+    /// The parts that the provider has made.
+    parts: usize,
 }
 
 impl SeenTime {
-    /// From `moment` on there is something to do; what was counted before is not counted again.
+    /// The provider has no request: it cannot begin another part before `now`.
+    pub(super) fn hold_off(&mut self, now: Micros) {
+        assert!(
+            self.since.is_none(),
+            "without a request there is nothing to do"
+        );
+        self.until = now;
+    }
+
+    /// The provider has something to do since `moment`.
     pub(super) fn begin(&mut self, moment: Micros) {
         self.since.get_or_insert(moment.max(self.until));
     }
 
-    /// There is nothing to do any more.
+    /// The provider has nothing more to do.
     pub(super) fn end(&mut self, now: Micros) {
-        self.counted = self.seen_at(now);
-        (self.since, self.until) = (None, now);
+        if self.since.is_some() {
+            self.counted = self.seen_at(now);
+            (self.since, self.until) = (None, now);
+        }
+    }
+
+    /// The provider has made so many parts in all. If it made one for which it had nothing to do,
+    /// the buyer has not yet heard from the provider before it: words of two providers overtake
+    /// each other. The run can then have begun at any moment that is not counted yet.
+    pub(super) fn note_parts(&mut self, parts: usize, now: Micros) {
+        if parts > self.parts && self.since.is_none() {
+            self.begin(self.until);
+            self.end(now);
+        }
+        self.parts = parts;
     }
 
     /// All of it until now.
@@ -56,9 +80,25 @@ mod tests {
         seen.end(Micros(200));
         seen.end(Micros(210));
         assert_eq!(seen.seen_at(Micros(900)), Micros(100));
-        // What is heard late began no earlier than what is counted ended.
+        // A run that the buyer hears of late began no earlier than the last one ended.
         seen.begin(Micros(180));
-        assert_eq!(seen.seen_at(Micros(300)), Micros(190));
+        assert_eq!(seen.seen_at(Micros(300)), Micros(160));
+    }
+
+    #[test]
+    fn a_part_that_is_heard_of_before_its_input_is_counted_since_the_last_one() {
+        let mut seen = SeenTime::default();
+        seen.hold_off(Micros(100));
+        seen.note_parts(1, Micros(150));
+        assert_eq!(seen.seen_at(Micros(150)), Micros(50));
+        // Its input is heard of then: nothing is counted twice.
+        seen.end(Micros(170));
+        seen.note_parts(1, Micros(180));
+        assert_eq!(seen.seen_at(Micros(200)), Micros(50));
+        seen.begin(Micros(210));
+        seen.note_parts(2, Micros(230));
+        seen.end(Micros(230));
+        assert_eq!(seen.seen_at(Micros(300)), Micros(70));
     }
 
     #[test]

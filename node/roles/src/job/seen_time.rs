@@ -2,9 +2,9 @@
 //!
 //! A provider has something to do from the moment at which its buyer sends it a request, or hears
 //! that another provider made what a part reads, until the buyer hears that the last such part is
-//! made. Words take their time to the buyer, so the measure holds every run of an honest provider
-//! whole. What another provider made may reach its reader before its buyer hears of it: that is
-//! allowed for by the time in which the maker answers.
+//! made. Words need time to reach the buyer, so the measure covers every run of an honest provider.
+//! A tensor can reach its reader before the buyer hears of it: the measure allows for that with the
+//! time in which the maker answers, and counts a part whose input is heard of after it.
 
 use super::JobCore;
 use super::event::Leg;
@@ -23,11 +23,22 @@ impl JobCore {
                 .map(|place| attempt.work_of(place))
                 .collect();
             for (leg, lag) in attempt.legs.iter_mut().zip(work) {
-                match lag {
+                if leg.stage == Stage::Asked {
                     // What an earlier life began is counted from its lease's begin.
-                    _ if leg.stage == Stage::Asked => {}
+                    continue;
+                }
+                if leg.stage < Stage::Working {
+                    leg.seen.hold_off(now);
+                    continue;
+                }
+                leg.seen
+                    .note_parts(leg.made.values().map(Vec::len).sum(), now);
+                match lag {
                     Some(lag) => leg.seen.begin(Micros(now.since(lag).0)),
                     None => leg.seen.end(now),
+                }
+                if leg.open.is_empty() {
+                    leg.seen.hold_off(now);
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! What moves texts, on the way to what computes with them.
+//! Operators that move texts on their way to operators that compute with them.
 
 use souk_memory::Tensor;
 
@@ -6,16 +6,17 @@ use super::super::words::Texts;
 use super::Wrong;
 use crate::{NodeProto, TensorProto};
 
-/// Elements of a constant that may say where texts go: what is larger is a weight.
+/// A constant that says where texts go can have at most this many elements; a larger one must be a
+/// weight.
 const SMALL_MAX: usize = 1 << 16;
 
-/// Whether a constant may be what a move reads.
+/// Returns whether a move can read this constant.
 pub fn is_small(tensor: &TensorProto) -> bool {
     let count = tensor.element_count();
     crate::location(tensor).is_none() && count.is_some_and(|count| count <= SMALL_MAX)
 }
 
-/// Whether a node moves texts in a way that is known here.
+/// Returns whether a node moves texts in a way that this module supports.
 pub fn is_move(node: &NodeProto, texts: &Texts) -> bool {
     let moves = matches!(
         node.op_type(),
@@ -24,7 +25,7 @@ pub fn is_move(node: &NodeProto, texts: &Texts) -> bool {
     moves && node.operator_domain().is_empty() && node.input.iter().any(|name| texts.has(name))
 }
 
-/// What a move makes; `None` if the node is none.
+/// Returns the result of a move; `None` if the node does not move texts.
 pub fn moved<'a>(
     node: &NodeProto,
     input: &impl Fn(usize) -> Option<&'a Tensor>,
@@ -51,7 +52,7 @@ pub fn moved<'a>(
     Ok(Some(made))
 }
 
-/// Sizes or places, in an attribute or in an input.
+/// Returns sizes or axes from an attribute or an input.
 fn list(node: &NodeProto, name: &str, input: Option<&Tensor>) -> Result<Vec<i64>, Wrong> {
     match (input, node.ints(name)) {
         (Some(tensor), _) => Ok(tensor.to_vec::<i64>()?),
@@ -60,7 +61,7 @@ fn list(node: &NodeProto, name: &str, input: Option<&Tensor>) -> Result<Vec<i64>
     }
 }
 
-/// A place that may be counted from the end.
+/// Returns an index that may be counted from the end.
 fn place(at: i64, count: usize) -> Result<usize, Wrong> {
     let signed = i64::try_from(count).unwrap_or(i64::MAX);
     let found = usize::try_from(if at < 0 { at + signed } else { at }).ok();

@@ -1,4 +1,5 @@
-//! `TfIdfVectorizer`: how often each of a list of sequences is in each row of words or numbers.
+//! `TfIdfVectorizer`: counts how often each of a list of sequences occurs in each row of words or
+//! numbers.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +8,18 @@ use souk_memory::Tensor;
 use super::Wrong;
 use crate::NodeProto;
 
-/// What is counted and how it is weighed.
+/// The sequences to count.
 struct Counter<T> {
-    /// The column of each sequence that counts.
+    /// The column of each sequence.
     columns: BTreeMap<Vec<T>, usize>,
-    /// How long sequences are.
+    /// The lengths of sequences.
     lengths: std::ops::RangeInclusive<usize>,
-    /// How many words may lie between two of a sequence.
+    /// The most words to skip between two of a sequence.
     skips: usize,
     width: usize,
 }
 
-/// The counts of each row of texts, weighed.
+/// Returns the weighted counts of each row of texts.
 pub(super) fn of_texts(
     node: &NodeProto,
     texts: &[String],
@@ -32,10 +33,10 @@ pub(super) fn of_texts(
     counted(node, &pool.collect::<Vec<_>>(), &texts, dims)
 }
 
-/// The counts of each row of numbers, weighed.
+/// Returns the weighted counts of each row of numbers.
 ///
 /// # Errors
-/// [`Wrong`]: neither one row nor several, or attributes that do not fit each other.
+/// [`Wrong`] if the input has neither one nor two dimensions, or attributes contradict each other.
 pub fn of_numbers(node: &NodeProto, numbers: &[i64], dims: &[usize]) -> Result<Tensor, Wrong> {
     let pool = node.ints("pool_int64s").unwrap_or_default();
     counted(node, pool, numbers, dims)
@@ -68,7 +69,7 @@ fn counted<T: Ord + Copy>(
     Ok(Tensor::from_vec(dims, made)?)
 }
 
-/// How many columns a node makes.
+/// Returns the number of columns of a node's output.
 #[must_use]
 pub fn width(node: &NodeProto) -> usize {
     let indexes = node.ints("ngram_indexes").unwrap_or_default();
@@ -76,10 +77,10 @@ pub fn width(node: &NodeProto) -> usize {
     usize::try_from(widest.saturating_add(1)).unwrap_or(0)
 }
 
-/// How a count is weighed, by its column.
+/// Returns the function that weights a column's count.
 fn weigher(node: &NodeProto, width: usize) -> Result<impl Fn(usize, u32) -> f32, Wrong> {
     let weights = node.floats("weights").unwrap_or_default();
-    // Weights are of sequences as they are listed, each of which has a column.
+    // Weights follow the order of the sequences, each of which has a column.
     let mut by_column = vec![1.0_f32; width];
     let columns = node.ints("ngram_indexes").unwrap_or_default();
     for (weight, column) in weights.iter().zip(columns) {
@@ -152,13 +153,13 @@ impl<T: Ord + Copy> Counter<T> {
         })
     }
 
-    /// How often each column's sequence is in a row of words.
+    /// Counts the occurrences of each column's sequence in a row of words.
     fn row(&self, words: &[T]) -> Vec<u32> {
         let mut counts = vec![0; self.width];
         let skips = self.skips.min(words.len());
         for apart in 1..=skips + 1 {
             for length in self.lengths.clone() {
-                // One word alone has nothing between.
+                // A single word has no gaps.
                 if length == 1 && apart > 1 {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! The operators that take texts apart, put them together and read them.
+//! The operators that split, join and parse texts.
 
 use regex_lite::Regex;
 use souk_memory::{DType, Tensor};
@@ -7,7 +7,7 @@ use super::super::words::Words;
 use super::{Wrong, ngrams};
 use crate::NodeProto;
 
-/// What stands at the ends of a text's tokens where an exporter asks for it.
+/// Marks at the ends of a text's tokens, if the node requests them.
 const MARKS: [&str; 2] = ["\u{2}", "\u{3}"];
 
 /// Texts with their shape.
@@ -16,7 +16,7 @@ struct TextTensor {
     texts: Vec<String>,
 }
 
-/// The outputs of a node.
+/// Computes the outputs of a node.
 pub fn computed<'a>(
     node: &NodeProto,
     input: &impl Fn(usize) -> Option<&'a Tensor>,
@@ -75,7 +75,7 @@ fn pattern(name: &'static str, pattern: &str) -> Result<Regex, Wrong> {
     })
 }
 
-/// Texts without those that do not count, in one case.
+/// Removes stop words from texts, and changes their case.
 fn normalised(node: &NodeProto, given: TextTensor) -> Result<TextTensor, Wrong> {
     let exact = node.int("is_case_sensitive").unwrap_or(0) != 0;
     let alike = |text: &str| {
@@ -117,7 +117,7 @@ fn normalised(node: &NodeProto, given: TextTensor) -> Result<TextTensor, Wrong> 
     Ok(TextTensor { dims, texts })
 }
 
-/// The tokens of each text, as many as the most have.
+/// Splits each text into tokens, padded to the longest row.
 fn tokens(node: &NodeProto, given: &TextTensor) -> Result<TextTensor, Wrong> {
     let least = usize::try_from(node.int("mincharnum").unwrap_or(1)).unwrap_or(0);
     let marked = node.int("mark").unwrap_or(0) != 0;
@@ -138,7 +138,7 @@ fn tokens(node: &NodeProto, given: &TextTensor) -> Result<TextTensor, Wrong> {
     Ok(padded(&given.dims, rows, text(node, "pad_value")))
 }
 
-/// Rows of texts as a tensor: all as long as the longest.
+/// Makes a tensor of rows of texts, padded to the longest row.
 fn padded(dims: &[usize], rows: Vec<Vec<String>>, filler: &str) -> TextTensor {
     let longest = rows.iter().map(Vec::len).max().unwrap_or(0);
     let mut texts = Vec::with_capacity(rows.len() * longest);
@@ -150,13 +150,13 @@ fn padded(dims: &[usize], rows: Vec<Vec<String>>, filler: &str) -> TextTensor {
     TextTensor { dims, texts }
 }
 
-/// How a text is cut into tokens.
+/// The way to split a text into tokens.
 enum Cut {
-    /// Tokens are what matches.
+    /// Each match is a token.
     At(Regex),
-    /// Tokens are what is between matches, of one after the other.
+    /// Tokens lie between the matches of these patterns, applied one after the other.
     Between(Vec<Regex>),
-    /// Each character is one.
+    /// Each character is a token.
     Characters,
 }
 
@@ -191,7 +191,7 @@ impl Cut {
     }
 }
 
-/// Texts put together, the smaller one repeated.
+/// Concatenates texts, with the smaller tensor broadcast.
 fn concatenated(left: &TextTensor, right: &TextTensor) -> Result<TextTensor, Wrong> {
     let rank = left.dims.len().max(right.dims.len());
     let aligned =
@@ -227,7 +227,7 @@ fn concatenated(left: &TextTensor, right: &TextTensor) -> Result<TextTensor, Wro
     Ok(TextTensor { dims, texts })
 }
 
-/// The parts of each text, and how many there are.
+/// Splits each text, and returns the parts and their counts.
 fn split(node: &NodeProto, given: &TextTensor, words: &mut Words) -> Result<Vec<Tensor>, Wrong> {
     let at = text(node, "delimiter");
     let most = node
@@ -260,7 +260,7 @@ fn split(node: &NodeProto, given: &TextTensor, words: &mut Words) -> Result<Vec<
     Ok(vec![padded(&given.dims, rows, "").numbers(words)?, counts])
 }
 
-/// Texts as the numbers they spell.
+/// Parses texts as numbers.
 fn read(node: &NodeProto, given: &TextTensor) -> Result<Tensor, Wrong> {
     fn all<T: std::str::FromStr>(texts: &[String]) -> Result<Vec<T>, Wrong> {
         let read = |text: &String| {

@@ -1,4 +1,4 @@
-//! How long sequences are away between their steps, and what follows from it.
+//! The pace of sequences: how long they are away between steps, and how many to step at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -6,28 +6,29 @@ use std::time::{Duration, Instant};
 use super::WaitingStep;
 use crate::processor::session::SequenceStep;
 
-/// The part of a step's time that those who had it may take to come back: more would be lost where
-/// they do not, less would part them where they do.
+/// The part of a step's time to wait for the sequences that it answered. A longer wait would waste
+/// more if they do not return; a shorter one would separate them if they do.
 const RETURN_PART: u32 = 8;
 
-/// The longest time they may: who is further away is in a group of its own.
+/// The wait must not be longer than this; a sequence that is away for longer belongs to another
+/// group.
 const RETURN_MAX: Duration = Duration::from_millis(20);
 
-/// Steps after which a sequence that had none of them counts no more.
+/// Steps after which a sequence that took part in none of them no longer counts.
 const ACTIVE_STEPS: u64 = 8;
 
-/// What is known of the sequences of a session.
+/// The observed timing of a session's sequences.
 pub(super) struct Pace {
-    /// Those that were stepped last, and until when they are waited for.
+    /// The sequences of the last step, and until when the thread waits for them.
     pub last: BTreeSet<u32>,
     pub until: Option<Instant>,
-    /// Steps so far.
+    /// Number of steps so far.
     steps: u64,
-    /// When each was answered, and by which step.
+    /// Time and number of the step that last answered each sequence.
     answered: BTreeMap<u32, (Instant, u64)>,
-    /// How long those were away that came last, at least.
+    /// The shortest absence among the sequences that returned last.
     away: Duration,
-    /// The time of the quickest step: of one sequence, if there was such a step.
+    /// Time of the quickest step: of one sequence, if there was such a step.
     quickest: Duration,
 }
 
@@ -45,8 +46,8 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// How many sequences are stepped at once, at most. Where they are away for longer than what a
-    /// second step costs, they go in groups: as many as find the device busy while others are away.
+    /// Returns the most sequences to step at once. If they are away for longer than the quickest
+    /// step takes, they go in two groups, so that the device steps one while the other is away.
     pub fn most_at_once(&mut self, waiting: &[WaitingStep]) -> usize {
         let absences = waiting.iter().filter_map(|asked| {
             let (answered, _) = self.answered.get(&asked.step.sequence)?;
@@ -61,7 +62,7 @@ impl Pace {
         }
     }
 
-    /// Sequences were stepped and answered.
+    /// Notes that these sequences were stepped and answered.
     pub fn on_stepped(&mut self, steps: &[SequenceStep], took: Duration) {
         self.steps += 1;
         let now = Instant::now();
@@ -73,7 +74,7 @@ impl Pace {
         self.answered.retain(|_, (_, step)| *step > oldest);
         self.quickest = self.quickest.min(took);
         let patience = (took / RETURN_PART).min(RETURN_MAX);
-        // Who is away for longer is not waited for at all.
+        // The thread does not wait at all for sequences that are away for longer.
         self.until = (self.away <= patience).then(|| now + patience);
     }
 }

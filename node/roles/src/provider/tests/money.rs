@@ -324,7 +324,7 @@ fn a_command_that_the_market_does_not_answer_is_given_again() {
     world.live(300_000);
     let paid = world.paid(lease.id).expect("it is closed").0;
     assert!(
-        (7_000_000..7_100_000).contains(&paid),
+        (9_800_000..9_900_000).contains(&paid),
         "it says that it is ready: {paid}"
     );
 }

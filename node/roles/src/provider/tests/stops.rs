@@ -84,8 +84,8 @@ fn a_lease_that_its_buyer_ends_is_billed_for_what_was_done() {
     let paid = world.paid(lease.id).map(|paid| paid.0);
     assert_eq!(
         paid,
-        Some(100_000),
-        "a second at a tenth, which is more than the use"
+        Some(30_000),
+        "the market keeps what it held beyond that"
     );
     world.assert_at_rest();
 }
