@@ -249,6 +249,7 @@ impl Quote {
 /// The graph of a job, checked by what it says alone: who runs it is told by what asks state.
 pub(super) fn checked(job: &Job) -> Result<Graph, QuoteError> {
     let graph = import(job)?;
+    graph.check_indices(&job.inputs)?;
     operators::check_kernels(&graph)?;
     Ok(graph)
 }

@@ -164,6 +164,22 @@ pub enum ImportError {
         /// Extents given.
         found: Vec<usize>,
     },
+    /// An input that holds an index beyond what a node takes by it.
+    #[error(
+        "input {input:?} holds the index {index}, of {extent} places of node {node:?} ({operator})"
+    )]
+    InputIndex {
+        /// The input.
+        input: String,
+        /// The index.
+        index: i64,
+        /// How many places there are.
+        extent: u64,
+        /// The node.
+        node: String,
+        /// Its operator.
+        operator: String,
+    },
     /// Two inputs that should agree on an extent.
     #[error(
         "{symbol:?} is {first} by input {first_input:?} but {second} by input {second_input:?}"
