@@ -176,6 +176,14 @@ fn an_index_past_the_end_is_refused_before_anything_is_bought() {
             "10 places"
         );
     }
+    fs::create_dir(market.folder().join("requests")).unwrap();
+    for (number, last) in [(0, 9_i64), (1, 10)] {
+        let ids = Tensor::from_vec([2], vec![1, last]).unwrap();
+        market.write(&format!("requests/{number}.npy"), &ids);
+    }
+    let stream = format!("ids={}", market.path("requests"));
+    let more = ["--stream", &stream];
+    assert_refused!(refused(&market, &model, &[], &more), 3, "ids", "index 10");
     assert_eq!(
         market.souk(&["balance"]).done(),
         before,
