@@ -14,6 +14,7 @@ mod external;
 mod fixed;
 mod fold;
 mod import;
+mod indices;
 mod inline;
 mod order;
 pub mod shape;

@@ -83,6 +83,7 @@ pub async fn submit(folder: &Path, output: Output, args: &SubmitArgs) -> Outcome
     let buyer = join_within(folder, traffic(args)).await?;
     job.limits.excluded = excluded(&buyer, &args.job).await?;
     let (quote, own) = bidding::quoted(&buyer, &mut job, args).await?;
+    files.check(&quote)?;
     hold_to_plan(folder, &buyer, &job, &quote, args)?;
     let (jobs, command) = remembered(folder, args);
     let journal = buyer.journal(&jobs).map_err(unreadable)?;

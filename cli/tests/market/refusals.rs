@@ -6,7 +6,10 @@ use std::process::Command;
 
 use crate::common::{Market, SOUK, digits, souk};
 use serde_json::Value;
-use souk_node::memory::Tensor;
+use souk_node::memory::{DType, Tensor};
+use souk_onnx::{
+    GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto, encode, tensor_to_proto,
+};
 
 /// Submits the digits model with these inputs and expects a refusal.
 fn refused(market: &Market, model: &str, inputs: &[&str], more: &[&str]) -> (i32, String) {
@@ -128,6 +131,74 @@ fn every_bad_input_is_named() {
         balance["totals"]["escrow"], 0,
         "no refusal leaves escrow behind"
     );
+}
+
+/// A model that takes rows of a table of ten by what its input holds.
+fn table() -> Vec<u8> {
+    let rows = Tensor::from_vec([10, 4], vec![0.5_f32; 40]).unwrap();
+    let declared = |name: &str, dtype: DType| ValueInfoProto::tensor(name, dtype.onnx_code(), None);
+    let graph = GraphProto {
+        node: vec![NodeProto::of("Gather", &["table", "ids"], "y")],
+        name: Some("table".to_owned()),
+        input: vec![declared("ids", DType::I64)],
+        output: vec![declared("y", DType::F32)],
+        initializer: vec![tensor_to_proto("table", &rows)],
+        ..GraphProto::default()
+    };
+    let opset = OperatorSetIdProto {
+        domain: None,
+        version: Some(18),
+    };
+    let model = ModelProto {
+        ir_version: Some(10),
+        opset_import: vec![opset],
+        graph: Some(graph),
+        ..ModelProto::default()
+    };
+    encode(&model).to_vec()
+}
+
+#[test]
+fn an_index_past_the_end_is_refused_before_anything_is_bought() {
+    let market = Market::up();
+    let model = market.path("table.onnx");
+    fs::write(&model, table()).unwrap();
+    let before = market.souk(&["balance"]).done();
+    for bad in [10, -11, 999_999] {
+        let ids = Tensor::from_vec([3], vec![1, bad, 9_i64]).unwrap();
+        let ids = format!("ids={}", market.write("ids.npy", &ids));
+        let bad = format!("index {bad}");
+        assert_refused!(
+            refused(&market, &model, &[&ids], &[]),
+            3,
+            "ids",
+            &bad,
+            "10 places"
+        );
+    }
+    fs::create_dir(market.folder().join("requests")).unwrap();
+    for (number, last) in [(0, 9_i64), (1, 10)] {
+        let ids = Tensor::from_vec([2], vec![1, last]).unwrap();
+        market.write(&format!("requests/{number}.npy"), &ids);
+    }
+    let stream = format!("ids={}", market.path("requests"));
+    let more = ["--stream", &stream];
+    assert_refused!(refused(&market, &model, &[], &more), 3, "ids", "index 10");
+    assert_eq!(
+        market.souk(&["balance"]).done(),
+        before,
+        "nobody is bought from or blamed"
+    );
+    assert_eq!(
+        market.souk(&["job", "list"]).done(),
+        Value::Array(Vec::new())
+    );
+    let ids = Tensor::from_vec([2], vec![-10_i64, 9]).unwrap();
+    let ids = format!("ids={}", market.write("ids.npy", &ids));
+    let out = market.path("out");
+    market
+        .souk(&["submit", &model, "-i", &ids, "-o", &out])
+        .done();
 }
 
 #[test]

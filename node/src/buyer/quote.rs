@@ -1,11 +1,11 @@
 //! The quote: what of a job would run where, for how long and at what price. No money moves.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Serialize;
 use souk_market::{AccountKey, Credits, Features, Listing, Millis, Units};
-use souk_memory::{ContentId, DType};
+use souk_memory::{ContentId, DType, Tensor};
 use souk_roles::job::Exclusion;
 use souk_roles::market::operators as numbers;
 use souk_scheduler::graph::cost::{Cost, OperatorClass};
@@ -85,6 +85,14 @@ pub struct Alternative {
 }
 
 impl Quote {
+    /// Whether no index of a later request of the same shapes is past an end.
+    ///
+    /// # Errors
+    /// [`QuoteError::Import`] with the first that is.
+    pub fn check_request(&self, inputs: &BTreeMap<String, Tensor>) -> Result<(), QuoteError> {
+        Ok(self.graph.check_indices(inputs)?)
+    }
+
     /// The hash that says that two quotes run the same parts on the same providers at the same
     /// price.
     pub fn hash(&self) -> ContentId {
@@ -249,6 +257,7 @@ impl Quote {
 /// The graph of a job, checked by what it says alone: who runs it is told by what asks state.
 pub(super) fn checked(job: &Job) -> Result<Graph, QuoteError> {
     let graph = import(job)?;
+    graph.check_indices(&job.inputs)?;
     operators::check_kernels(&graph)?;
     Ok(graph)
 }

@@ -165,6 +165,22 @@ pub enum ImportError {
         /// Extents of the caller's tensor.
         found: Vec<usize>,
     },
+    /// An input holds an index beyond the extent that a node reads by it.
+    #[error(
+        "input {input:?} holds the index {index}, of {extent} places of node {node:?} ({operator})"
+    )]
+    InputIndex {
+        /// Name of the input.
+        input: String,
+        /// Value of the index.
+        index: i64,
+        /// Number of places that the node can read.
+        extent: u64,
+        /// Name of the node.
+        node: String,
+        /// Operator of the node.
+        operator: String,
+    },
     /// Two inputs disagree on the extent of a symbol.
     #[error(
         "{symbol:?} is {first} by input {first_input:?} but {second} by input {second_input:?}"

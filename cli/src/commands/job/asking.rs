@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use souk_node::buyer::job::{Job, RequestInputs};
 use souk_node::buyer::legend::Legend;
 use souk_node::buyer::{
-    Answer, Buyer, End, JobResult, Journal, Requests, Submission, UnfinishedJob, request_of,
+    Answer, Buyer, End, JobResult, Journal, Quote, Requests, Submission, UnfinishedJob, request_of,
 };
-use souk_node::memory::{ContentId, Tensor};
+use souk_node::memory::{ContentId, DType, Tensor};
 use tokio::sync::{Notify, mpsc};
 
-use super::{PROGRESS_MAX, from_ended, left, tell, wanted, with_held, write_receipts};
+use super::{PROGRESS_MAX, from_ended, from_quote, left, tell, wanted, with_held, write_receipts};
 use crate::args::{Output, SubmitArgs};
 use crate::failure::{Failure, Kind, Outcome};
 use crate::files::{self, Request};
@@ -138,6 +138,19 @@ impl Files {
             files.given.extend(inputs.values().map(Tensor::id));
         }
         Ok(files)
+    }
+
+    /// Whether each request after the first, which the quote is for, holds no index past an end.
+    pub fn check(&self, quote: &Quote) -> Outcome {
+        let may_index = |it: &Tensor| matches!(it.dtype(), DType::I32 | DType::I64);
+        if !self.first.values().any(may_index) {
+            return Ok(());
+        }
+        for place in 1..self.count() {
+            let checked = quote.check_request(&self.inputs(place)?);
+            checked.map_err(from_quote)?;
+        }
+        Ok(())
     }
 
     fn count(&self) -> usize {

@@ -34,6 +34,7 @@ pub fn from_import(error: ImportError) -> Failure {
         ImportError::InputShape { .. } | ImportError::SymbolConflict { .. } => {
             "reshape the array, or export the model with dynamic axes"
         }
+        ImportError::InputIndex { .. } => "give indices from 0 to below that",
         ImportError::ExternalOutside { .. } | ImportError::ExternalMissing { .. } => {
             "keep the model's weight files in the folder of the model"
         }

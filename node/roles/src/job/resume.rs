@@ -241,7 +241,7 @@ impl JobCore {
         state.stage = Stage::Asked;
         // What it made meanwhile nobody saw: at most it was at work since its lease began.
         let passed = until(log, state.terms.start);
-        state.seen.begin(Micros(tick.since(passed).0));
+        state.seen.resume(passed, tick);
         let (lease, provider) = (state.terms.lease, state.terms.provider);
         let parts = &state.start.as_ref().expect("it was told").parts;
         let expected = parts

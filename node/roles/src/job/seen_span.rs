@@ -36,6 +36,13 @@ impl SeenTime {
         self.since.get_or_insert(moment.max(self.until));
     }
 
+    /// The provider has something to do since a moment so long ago that this process's clock may
+    /// not reach back to it.
+    pub(super) fn resume(&mut self, passed: Micros, now: Micros) {
+        self.counted = passed;
+        (self.since, self.until) = (Some(now), now);
+    }
+
     /// The provider has nothing more to do.
     pub(super) fn end(&mut self, now: Micros) {
         if self.since.is_some() {
@@ -99,6 +106,18 @@ mod tests {
         seen.note_parts(2, Micros(230));
         seen.end(Micros(230));
         assert_eq!(seen.seen_at(Micros(300)), Micros(70));
+    }
+
+    #[test]
+    fn what_passed_before_this_clock_began_is_counted() {
+        let (mut seen, second) = (SeenTime::default(), Micros::seconds(1));
+        seen.hold_off(Micros(100));
+        seen.resume(Micros::seconds(8), Micros(200));
+        let now = second.plus(Micros(200));
+        assert_eq!(seen.seen_at(now), Micros::seconds(9));
+        seen.note_parts(3, now);
+        seen.end(now);
+        assert_eq!(seen.seen_at(now.plus(second)), Micros::seconds(9));
     }
 
     #[test]

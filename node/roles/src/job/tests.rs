@@ -668,6 +668,21 @@ fn a_buyer_killed_at_any_moment_goes_on_and_pays_nobody_twice() {
 }
 
 #[test]
+fn a_provider_is_paid_for_a_long_run_that_its_killed_buyer_did_not_see() {
+    for step in 1..60 {
+        let mut world = world(&[Style::Honest; 3], 1);
+        (world.parts, world.legs) = (1, 1);
+        world.run_micros = 400_000;
+        world.crash_at = Some(step);
+        let outcome = world.run();
+        assert_eq!(outcome.how, End::Done, "killed at {step}");
+        let refused = |fact: &Fact| matches!(fact, Fact::Refused { .. });
+        assert_eq!(world.facts(refused), 0, "killed at {step}");
+        world.assert_rest();
+    }
+}
+
+#[test]
 fn a_buyer_killed_among_liars_goes_on_and_takes_nothing_of_theirs() {
     // Where there is one part, answers say of all of it who was right.
     for (step, parts) in (1..500).step_by(3).flat_map(|step| [(step, 3), (step, 1)]) {

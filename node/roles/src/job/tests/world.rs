@@ -99,7 +99,7 @@ impl JobSize {
     }
 }
 
-/// How long each run takes.
+/// How long each run takes, unless a test says otherwise.
 const RUN_MICROS: u64 = 500;
 
 /// Steps that it may take until what was told is written down.
@@ -162,6 +162,10 @@ pub struct World {
     pub forgets: Option<u32>,
     /// How many times as much each request brings as was planned with.
     pub size: u32,
+    /// How long each run takes.
+    pub run_micros: u64,
+    /// When the clock began by which the buyer's process of now measures.
+    clock_began: Micros,
     steps: u32,
     recorded: u32,
     /// A gang of which no answer came, and when it is bought.
@@ -364,6 +368,8 @@ impl World {
             has_said_last: false,
             forgets: None,
             size: 1,
+            run_micros: RUN_MICROS,
+            clock_began: Micros(0),
             steps: 0,
             has_failed_disk: false,
             commands_lost: 0,
@@ -542,6 +548,12 @@ impl World {
         }
     }
 
+    /// The moment by the clock of the buyer's process.
+    fn core_now(&self) -> Now {
+        let tick = self.now.tick.since(self.clock_began);
+        Now { tick, ..self.now }
+    }
+
     /// Time goes on to the next moment that is waited for, where nothing else happens.
     fn wake(&mut self) {
         let is_busy = !self.pending.is_empty() || !self.records.is_empty();
@@ -555,6 +567,7 @@ impl World {
         let Some(moment) = self.core.wakes_at() else {
             return;
         };
+        let moment = moment.plus(self.clock_began);
         let can_feed = !self.to_ask.is_empty() && self.core.status().waiting < self.spec.window;
         if moment > self.now.tick {
             if (is_busy || is_talking || can_feed) && !self.is_drawn(self.chaos) {
@@ -643,10 +656,12 @@ impl World {
             self.request(number);
         }
         self.pass(500_000);
+        // The clock of another process begins with it.
+        self.clock_began = self.now.tick;
         let past = Past::fold(self.disk.clone());
         let (core, effects) = match past.began {
-            Some(_) => JobCore::resume(self.spec.clone(), past, self.now),
-            None => JobCore::begin(self.spec.clone(), None, self.now),
+            Some(_) => JobCore::resume(self.spec.clone(), past, self.core_now()),
+            None => JobCore::begin(self.spec.clone(), None, self.core_now()),
         };
         self.core = core;
         self.take(effects);
@@ -656,7 +671,7 @@ impl World {
         if self.outcome.is_some() {
             return;
         }
-        let effects = self.core.apply(self.now, event);
+        let effects = self.core.apply(self.core_now(), event);
         self.core.audit();
         self.take(effects);
         self.assert_budget();
@@ -1078,7 +1093,7 @@ impl World {
     pub fn note(&mut self, lease: LeaseId) {
         let work = &self.works[&lease];
         let account = AccountKey::from(&provider_key(work.provider));
-        let usage = DeviceMicros(u64::from(work.runs) * RUN_MICROS);
+        let usage = DeviceMicros(u64::from(work.runs) * self.run_micros);
         if work.runs > 0 {
             // Whoever notes nothing, or too late, has nothing of it.
             let _ = self.command(account, Command::NoteUsage { lease, usage });
@@ -1182,7 +1197,7 @@ impl World {
             return false;
         }
         if style == Style::BlamesInput {
-            self.pass(RUN_MICROS);
+            self.pass(self.run_micros);
             let why = "3 is not below 2".to_owned();
             let work = self.works.get_mut(&lease).unwrap();
             work.runs += 1;
@@ -1272,7 +1287,7 @@ impl World {
     }
 
     fn run_part(&mut self, lease: LeaseId, request: u32, part: usize, inputs: &[ContentId]) {
-        self.pass(RUN_MICROS);
+        self.pass(self.run_micros);
         let parts = self.parts;
         let work = self.works.get_mut(&lease).unwrap();
         let style = self.styles[work.provider];
@@ -1342,7 +1357,7 @@ impl World {
         let usage = match self.styles[work.provider] {
             Style::Overbills => DeviceMicros(u64::MAX / 2),
             Style::BillsAll => DeviceMicros::of(found.quantity, found.deadline.since(found.start)),
-            _ => DeviceMicros(u64::from(work.runs).max(1) * RUN_MICROS),
+            _ => DeviceMicros(u64::from(work.runs).max(1) * self.run_micros),
         };
         let parts = work.made.values().map(Vec::len).max().unwrap_or(1);
         let made = work.made.values().flatten().flatten().map(|(_, id)| id);
