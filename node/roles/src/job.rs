@@ -85,6 +85,8 @@ pub struct JobCore {
     begun: Micros,
     now: Now,
     has_begun: bool,
+    /// Whether an earlier life began it.
+    is_resumed: bool,
     main: Pursuit,
     check: Option<Check>,
     attempts: BTreeMap<u32, Attempt>,
@@ -181,6 +183,7 @@ impl JobCore {
             begun: now.tick,
             now,
             has_begun: false,
+            is_resumed: false,
             main: Pursuit::default(),
             check: None,
             attempts: BTreeMap::new(),

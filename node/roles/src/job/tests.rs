@@ -577,6 +577,28 @@ fn a_gang_on_its_way_when_its_buyer_is_killed_is_within_the_budget() {
 }
 
 #[test]
+fn a_buyer_killed_again_and_again_with_a_gang_on_its_way_buys_under_no_number_twice() {
+    let poor = Limits {
+        budget: Some(Credits(160_000)),
+        ..limits()
+    };
+    for limits in [limits(), poor] {
+        let mut world = World::new(3, vec![Style::Honest; 4], 30, limits);
+        world.is_killed_with_gang = true;
+        for life in 2..=5 {
+            world.lose_answer_to_gang = Some(false);
+            while world.lives < life {
+                world.step();
+            }
+        }
+        assert_done(&mut world, 30);
+        let numbers: BTreeSet<_> = world.bought_as.iter().collect();
+        assert_eq!(numbers.len(), world.bought_as.len(), "one for each life");
+        assert_eq!(numbers.len(), 5);
+    }
+}
+
+#[test]
 fn three_unlike_results_end_the_job_and_none_is_paid() {
     let mut world = verified(&[Style::Liar; 6], 1);
     world.legs = 1;

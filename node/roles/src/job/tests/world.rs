@@ -144,6 +144,8 @@ pub struct World {
     pub gang_comes_after: Option<Micros>,
     /// Whether the process ends before it can put down that no answer came.
     pub is_killed_with_gang: bool,
+    /// The ids under which gangs were sent to the market, but for those that it refused.
+    pub bought_as: Vec<JobId>,
     seed: u64,
     market: Exchange,
     nonce: u64,
@@ -347,6 +349,7 @@ impl World {
             lose_answer_to_gang: None,
             gang_comes_after: None,
             is_killed_with_gang: false,
+            bought_as: Vec::new(),
             is_holding: false,
             recorded: 0,
             late_gang: None,
@@ -773,6 +776,7 @@ impl World {
             }
             Action::Plan(wanted) => self.plan(&wanted),
             Action::Buy { id, bids } => {
+                self.bought_as.push(id);
                 match self.lose_answer_to_gang.take() {
                     Some(true) => {
                         self.command(account(BUYER), Command::PlaceGang(bids))
@@ -800,7 +804,10 @@ impl World {
                     Ok(_) if is_lost => Answer::Uncertain("no answer".to_owned()),
                     Ok(Acceptance::Ganged { trades }) => Answer::Bought(trades),
                     Ok(other) => panic!("{other:?}"),
-                    Err(refusal) => Answer::NotBought(refusal),
+                    Err(refusal) => {
+                        self.bought_as.pop();
+                        Answer::NotBought(refusal)
+                    }
                 }
             }
             Action::Look { .. } if is_bad && self.is_drawn(200) => {
