@@ -26,6 +26,7 @@ mod extending;
 pub mod facts;
 mod handing_on;
 mod judging;
+mod lease_span;
 mod limiting;
 mod lineage;
 mod losing;

@@ -965,6 +965,41 @@ fn leases_are_extended_within_the_budget_and_the_time_that_the_user_waits() {
 }
 
 #[test]
+fn a_lease_that_was_made_longer_unheard_may_bill_the_time_it_lasted() {
+    let mut world = long_job(90, limits());
+    world.is_deaf = true;
+    let first = |world: &World| world.leases().first().map(|lease| lease.deadline);
+    while first(&world).is_none() {
+        world.step();
+    }
+    let bought = first(&world);
+    while first(&world) == bought {
+        world.step();
+    }
+    let attempts = world.core.attempts.values();
+    let leg = attempts.flat_map(|attempt| &attempt.legs).next();
+    let leg = leg.expect("it is at work");
+    assert_eq!(Some(leg.terms.deadline), bought, "its buyer does not know");
+    assert_eq!(Some(leg.ends_at_most()), first(&world));
+}
+
+#[test]
+fn a_device_was_held_as_long_though_the_log_s_clock_goes_back() {
+    let mut world = long_job(90, limits());
+    while world.core.attempts.is_empty() {
+        world.step();
+    }
+    let attempts = world.core.attempts.values();
+    let mut legs = attempts.flat_map(|attempt| &attempt.legs);
+    let (leg, bought) = (legs.next().expect("it was bought"), world.now);
+    let later = Now {
+        tick: bought.tick.plus(Micros::seconds(20)),
+        log: Millis(bought.log.0 - 11_000),
+    };
+    assert!(leg.held_at(later) >= Millis(20_000));
+}
+
+#[test]
 fn a_run_whose_length_is_known_makes_no_lease_longer() {
     let mut world = long_job(90, limits());
     world.is_open_ended = false;

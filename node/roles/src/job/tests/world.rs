@@ -144,6 +144,8 @@ pub struct World {
     pub gang_comes_after: Option<Micros>,
     /// Whether the process ends before it can put down that no answer came.
     pub is_killed_with_gang: bool,
+    /// Whether its buyer hears of no change in the log.
+    pub is_deaf: bool,
     /// The ids under which gangs were sent to the market, but for those that it refused.
     pub bought_as: Vec<JobId>,
     seed: u64,
@@ -349,6 +351,7 @@ impl World {
             lose_answer_to_gang: None,
             gang_comes_after: None,
             is_killed_with_gang: false,
+            is_deaf: false,
             bought_as: Vec::new(),
             is_holding: false,
             recorded: 0,
@@ -588,6 +591,9 @@ impl World {
     }
 
     pub fn tell_changes(&mut self) {
+        if self.is_deaf {
+            return;
+        }
         for lease in self.followed.clone() {
             if let Some(lease) = self.market.lease(lease).cloned() {
                 self.apply(Event::Changed(Box::new(lease)));
