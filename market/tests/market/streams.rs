@@ -41,6 +41,10 @@ const UNMET: [&str; 24] = [
 /// Streams in an ordinary run.
 const STREAMS: u64 = 10_000;
 
+/// One stream in so many begins shortly before midnight, and crosses it.
+const NIGHTLY: u64 = 8;
+const MIDNIGHT: u64 = 24 * 3_600_000;
+
 /// Numbers that look random and are the same everywhere (splitmix64).
 pub struct Dice(pub u64);
 
@@ -147,9 +151,13 @@ pub struct Stream {
 
 impl Stream {
     pub fn new(seed: u64) -> Self {
+        let now = match seed % NIGHTLY {
+            3 => MIDNIGHT - 8_000,
+            _ => 1,
+        };
         Self {
             dice: Dice(seed),
-            now: 1,
+            now,
             nonce: 0,
         }
     }
@@ -523,6 +531,11 @@ impl Met {
         }
     }
 
+    fn count_crossing(&mut self, before: u64, now: u64) {
+        let crosses = before < MIDNIGHT && now >= MIDNIGHT;
+        *self.0.entry("midnight".to_owned()).or_default() += u64::from(crosses);
+    }
+
     fn and(mut self, other: Met) -> Met {
         for (what, count) in other.0 {
             *self.0.entry(what).or_default() += count;
@@ -561,6 +574,7 @@ fn run_stream(seed: u64, met: &mut Met) {
     let mut naive = Naive::new(&genesis);
     let mut exchange = Exchange::new(genesis);
     for step in 0..24 {
+        let before = stream.now;
         stream.now += stream.dice.pick(&[0, 1, 100, 900, 2_500]);
         let context = || format!("in stream {seed}, step {step}");
         if stream.dice.one_in(12) {
@@ -580,6 +594,7 @@ fn run_stream(seed: u64, met: &mut Met) {
             exchange.audit();
         }
         met.count(&one);
+        met.count_crossing(before, stream.now);
     }
     replay_from_snapshot(&exchange, &mut stream, &naive);
 }
@@ -633,6 +648,10 @@ fn random_streams_give_the_naive_exchange_s_trades_balances_events_and_digest() 
         assert!(
             met.of("Traded") * 3 > count,
             "the streams must trade: {met:?}"
+        );
+        assert!(
+            met.of("midnight") * 10 > count,
+            "a day must end within some: {met:?}"
         );
     }
 }

@@ -26,6 +26,7 @@ mod extending;
 pub mod facts;
 mod handing_on;
 mod judging;
+mod lease_span;
 mod limiting;
 mod lineage;
 mod losing;
@@ -85,6 +86,8 @@ pub struct JobCore {
     begun: Micros,
     now: Now,
     has_begun: bool,
+    /// Whether an earlier life began it.
+    is_resumed: bool,
     main: Pursuit,
     check: Option<Check>,
     attempts: BTreeMap<u32, Attempt>,
@@ -181,6 +184,7 @@ impl JobCore {
             begun: now.tick,
             now,
             has_begun: false,
+            is_resumed: false,
             main: Pursuit::default(),
             check: None,
             attempts: BTreeMap::new(),

@@ -11,11 +11,17 @@ use souk_consensus::replica::AppliedEntry;
 use souk_consensus::{
     Checkpoint, Digest, History, LogIndex, LogTime, Position, ReplicaId, StateMachine, Term,
 };
-use souk_market::{Exchange, Genesis, Millis};
+use souk_market::{
+    Acceptance, AccountKey, Event, Exchange, Genesis, LeaseId, Millis, Nonce, Refusal,
+};
+use souk_roles::validator::event::ReadMoment;
 
 use super::machine::{BatchResult, DecodingCache, MarketBreach, SimExchange};
 use super::payments::{Dealings, Payments};
 use super::wholes::Wholes;
+
+/// What the age of an answer may be off by: each core begins with ticks of its own.
+const AGE_SLACK_MS: u64 = 50;
 
 /// A promise that was broken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -69,6 +75,13 @@ pub enum Violation {
         saw: u64,
         /// The entry it had to see.
         wanted: u64,
+    },
+    /// An answer from what one validator had said something else of its age than is true.
+    AgeUntrue {
+        /// The operation, by number.
+        operation: u64,
+        /// What it said.
+        reason: String,
     },
     /// The market broke a promise.
     Market {
@@ -187,6 +200,7 @@ impl Violation {
             Self::ReplayDiffers { .. } => "replay_differs",
             Self::AcknowledgedLost { .. } => "acknowledged_lost",
             Self::NotLinearizable { .. } => "not_linearizable",
+            Self::AgeUntrue { .. } => "age_untrue",
             Self::Market { .. } => "market",
             Self::RefusesItself { .. } => "refuses_itself",
             Self::PledgeBroken { .. } => "pledge_broken",
@@ -207,6 +221,15 @@ impl Violation {
     }
 }
 
+/// What became of a lease.
+#[derive(Clone, Copy, Debug)]
+pub enum LeaseChange {
+    /// It was traded.
+    Opened(LeaseId),
+    /// It was closed and paid.
+    Closed(LeaseId),
+}
+
 /// Everything seen so far, and the first promise broken.
 pub struct Checker {
     leaders: BTreeMap<Term, ReplicaId>,
@@ -222,8 +245,12 @@ pub struct Checker {
     decoded: Rc<RefCell<DecodingCache>>,
     /// The batches applied, by name.
     batches: BTreeSet<BatchId>,
-    /// Time in the log, as of the last entry applied.
-    time: LogTime,
+    /// Time in the log, as of each entry that moved it.
+    times: BTreeMap<LogIndex, LogTime>,
+    /// What became of leases since that was last asked.
+    changes: Vec<LeaseChange>,
+    /// Account, nonce and results of each batch applied.
+    carried: BTreeSet<(AccountKey, Nonce, Digest)>,
     /// Digest of command and result, for each command applied.
     results: BTreeSet<Digest>,
     acknowledged: Vec<(u64, Digest)>,
@@ -245,7 +272,9 @@ impl Checker {
             payments: Payments::new(genesis),
             decoded,
             batches: BTreeSet::new(),
-            time: LogTime(0),
+            times: BTreeMap::new(),
+            changes: Vec::new(),
+            carried: BTreeSet::new(),
             results: BTreeSet::new(),
             acknowledged: Vec::new(),
             completed: LogIndex(0),
@@ -328,10 +357,10 @@ impl Checker {
         if !self.batches.insert(applied.batch) {
             self.report(Violation::AppliedTwice { index });
         }
-        if applied.time < self.time {
+        if applied.time < self.time_at(applied.index) {
             self.report(Violation::TimeWentBack { index });
         }
-        self.time = applied.time;
+        self.times.insert(applied.index, applied.time);
         self.shadow_index = applied.index;
         for (offset, (command, result)) in (0..).zip(&applied.results) {
             let at = Position {
@@ -365,6 +394,12 @@ impl Checker {
 
     fn check_payments(&mut self, at: Position, time: LogTime, command: &Bytes, result: &[u8]) {
         let events = self.shadow.take_events();
+        self.changes
+            .extend(events.iter().filter_map(|event| match event {
+                Event::Traded(trade) => Some(LeaseChange::Opened(trade.lease)),
+                Event::LeaseClosed { lease, .. } => Some(LeaseChange::Closed(*lease)),
+                _ => None,
+            }));
         let decoding = self.decoded.borrow_mut().get(command);
         let done = match (postcard::from_bytes(result), &decoding.batch) {
             (Ok(BatchResult::Applied(results)), Ok(batch)) => Some((results, batch)),
@@ -375,6 +410,11 @@ impl Checker {
             commands.iter().zip(results)
         });
         let done: Vec<_> = done.collect();
+        if let Ok(batch) = &decoding.batch {
+            let batch = batch.batch();
+            let said = digest_of(result);
+            self.carried.insert((batch.account, batch.nonce, said));
+        }
         let wrong = self.payments.apply(Millis(time.0), &done, &events);
         if let Some(reason) = wrong {
             let index = at.index.0;
@@ -385,6 +425,41 @@ impl Checker {
     /// How often people did what.
     pub fn dealings(&self) -> Dealings {
         self.payments.dealings.clone()
+    }
+
+    /// What became of leases since this was last asked, in order.
+    pub fn take_changes(&mut self) -> Vec<LeaseChange> {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Time in the log as of an entry.
+    pub fn time_at(&self, index: LogIndex) -> LogTime {
+        let before = self.times.range(..=index).next_back();
+        before.map_or(LogTime(0), |(_, time)| *time)
+    }
+
+    /// Whether a batch of an account under one of these nonces came to these results.
+    pub fn has_carried(
+        &self,
+        account: AccountKey,
+        nonces: &[Nonce],
+        results: Vec<Result<Acceptance, Refusal>>,
+    ) -> bool {
+        let result = BatchResult::Applied(results);
+        let bytes = postcard::to_allocvec(&result).expect("plain data in memory always encodes");
+        let said = digest_of(&bytes);
+        let mut nonces = nonces.iter();
+        nonces.any(|nonce| self.carried.contains(&(account, *nonce, said)))
+    }
+
+    /// A validator answered from what it had, and said how fresh that is.
+    pub fn on_glance(&mut self, operation: u64, expected: ReadMoment, said: ReadMoment) {
+        let is_same = (said.applied, said.time) == (expected.applied, expected.time);
+        let is_true = said.age_ms.abs_diff(expected.age_ms) <= AGE_SLACK_MS;
+        if !is_same || !is_true {
+            let reason = format!("{said:?} instead of {expected:?}");
+            self.report(Violation::AgeUntrue { operation, reason });
+        }
     }
 
     /// What an operation that begins now must see.
@@ -449,4 +524,8 @@ impl Checker {
     pub fn root(&self) -> Digest {
         self.shadow_history.root()
     }
+}
+
+fn digest_of(result: &[u8]) -> Digest {
+    Digest(*blake3::hash(result).as_bytes())
 }

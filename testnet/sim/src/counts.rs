@@ -26,6 +26,8 @@ pub struct Counts {
     pub acknowledged: u64,
     /// Linearizable reads answered.
     pub reads: u64,
+    /// Questions answered from what one validator had.
+    pub glances: u64,
     /// Times a client tried again.
     pub retries: u64,
     /// Times a client was told "busy".
@@ -126,6 +128,18 @@ pub struct Counts {
     pub buyers_vanished: u64,
     /// Noted leases refused by buyers that refuse all.
     pub disputes_false: u64,
+    /// Leases refused as soon as they were there.
+    pub refused_at_once: u64,
+    /// Leases whose buyer said that work began, and sent nothing.
+    pub leases_held: u64,
+    /// Times work was done in a lease of more than four minutes.
+    pub long_leases: u64,
+    /// Pauses of users in their sessions.
+    pub pauses: u64,
+    /// Sessions done of which one request was open at a time.
+    pub sessions_of_one: u64,
+    /// Runs of which more was stated than was worked.
+    pub runs_overbilled: u64,
     /// Providers killed.
     pub providers_killed: u64,
     /// Providers started.

@@ -53,6 +53,8 @@ pub struct Running {
     pub verifies_soon: bool,
     /// When it is woken next.
     pub wakes_at: Option<u64>,
+    /// When a word of whom it takes for the leader came last, it last led, or this life began.
+    pub heard_leader_at: u64,
 }
 
 impl Running {
@@ -233,6 +235,16 @@ impl Node {
         if let Some(running) = &mut self.running {
             running.core.apply(moment, event);
         }
+        self.note_leader(now);
+    }
+
+    /// Whoever leads hears its leader at each of its moments.
+    fn note_leader(&mut self, now: u64) {
+        if let Some(running) = &mut self.running
+            && running.replica().is_leader()
+        {
+            running.heard_leader_at = now;
+        }
     }
 
     /// When its core wants to be woken.
@@ -307,6 +319,7 @@ impl Node {
             checks: Vec::new(),
             verifies_soon: false,
             wakes_at: None,
+            heard_leader_at: now,
         });
         self.life += 1;
         Ok(())
@@ -371,6 +384,7 @@ impl Node {
                 break;
             }
         }
+        self.note_leader(now);
         match is_idle {
             true => Round::Idle,
             false => Round::Done(Box::new(done)),

@@ -186,9 +186,13 @@ impl Payments {
             }
             self.on_done(command, acceptance, &mut settled);
         }
-        let wrong = events
-            .iter()
-            .filter_map(|event| self.on_event(event, &settled));
+        let wrong = events.iter().filter_map(|event| {
+            let wrong = self.on_event(event, &settled);
+            if let Event::Traded(trade) = event {
+                self.on_ended_at_once(trade.lease, events);
+            }
+            wrong
+        });
         wrong.min()
     }
 
@@ -214,6 +218,17 @@ impl Payments {
         {
             owed.claimed |= *reason == CloseReason::Unused;
             owed.ended = Some(until.since(self.rules.settle_grace));
+        }
+    }
+
+    /// The log's clock may leap over all of a lease that begins by itself.
+    fn on_ended_at_once(&mut self, traded: LeaseId, events: &[Event]) {
+        for event in events {
+            if let Event::LeaseEnded { lease, .. } = event
+                && *lease == traded
+            {
+                self.on_ended(event);
+            }
         }
     }
 
@@ -459,5 +474,62 @@ impl Payments {
             CloseReason::Deadline | CloseReason::BuyerEnded => &mut dealings.run_out,
         };
         *count += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_market::{DeviceId, JobId, Name, TradeId};
+
+    use super::*;
+
+    #[test]
+    fn a_lease_that_begins_and_ends_while_the_clock_leaps_has_ended() {
+        let (buyer, provider) = (AccountKey([1; 32]), AccountKey([2; 32]));
+        let genesis = Genesis::new(Name::default(), buyer);
+        let grace = genesis.rules.settle_grace;
+        let mut payments = Payments::new(&genesis);
+        let (lease, start, deadline) = (LeaseId(1), Millis(5_000), Millis(7_000));
+        let traded = Event::Traded(Trade {
+            id: TradeId(1),
+            lease,
+            bid: OrderId(1),
+            ask: OrderId(2),
+            buyer,
+            provider,
+            device: DeviceId(1),
+            job: JobId([0; 32]),
+            price: Price(1_000),
+            quantity: Units(1),
+            escrow: Credits(2_000),
+            start,
+            deadline,
+        });
+        let ended = Event::LeaseEnded {
+            lease,
+            buyer,
+            provider,
+            until: deadline.after(grace),
+            reason: CloseReason::Deadline,
+        };
+        assert_eq!(payments.apply(Millis(9_000), &[], &[traded, ended]), None);
+        let ready = Command::StateReady { lease };
+        let (paid, fee, refunded) = (Credits(200), Credits(0), Credits(1_800));
+        let closed = Acceptance::Closed {
+            paid,
+            fee,
+            refunded,
+        };
+        let told = Event::LeaseClosed {
+            lease,
+            buyer,
+            provider,
+            reason: CloseReason::Deadline,
+            paid,
+            fee,
+            refunded,
+        };
+        let claimed = payments.apply(Millis(9_001), &[(&ready, &Ok(closed))], &[told]);
+        assert_eq!(claimed, None, "a tenth of the time for which it was held");
     }
 }

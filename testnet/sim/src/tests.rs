@@ -10,7 +10,8 @@ use souk_consensus::replica::AppliedEntry;
 use souk_consensus::{
     Checkpoint, Digest, History, Incarnation, LogIndex, LogTime, ReplicaId, Term,
 };
-use souk_market::LeaseId;
+use souk_market::{AccountKey, LeaseId, Nonce};
+use souk_roles::validator::event::ReadMoment;
 
 use super::checker::Checker;
 use super::clients::People;
@@ -197,6 +198,18 @@ fn a_client_that_is_told_what_is_not_so_is_noticed() {
         checker.on_completed(2, wanted, LogIndex(4));
     });
     assert_eq!(old, Some("not_linearizable"));
+    let moment = |applied, time, age_ms| ReadMoment {
+        applied: LogIndex(applied),
+        time: LogTime(time),
+        age_ms,
+    };
+    let glance = |said| found(|checker| checker.on_glance(3, moment(4, 10, 700), said));
+    assert_eq!(glance(moment(4, 10, 720)), None);
+    for said in [moment(4, 10, 0), moment(3, 10, 700), moment(4, 11, 700)] {
+        assert_eq!(glance(said), Some("age_untrue"));
+    }
+    let carried = checker().has_carried(AccountKey([1; 32]), &[Nonce(1)], Vec::new());
+    assert!(!carried, "nothing is in the log");
     let breach = MarketBreach::ClosedTwice(LeaseId(1));
     let market = found(|checker| checker.on_breach(id(1), &breach));
     assert_eq!(market, Some("market"));

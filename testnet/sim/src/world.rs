@@ -384,6 +384,11 @@ impl World {
         if self.nodes[to].running.is_some() {
             self.counts.messages += 1;
             self.nodes[to].apply(self.now, CoreEvent::Peer { from, bytes });
+            if let Some(running) = &mut self.nodes[to].running
+                && running.replica().leader() == Some(from)
+            {
+                running.heard_leader_at = self.now;
+            }
             self.work(to);
         }
     }
@@ -496,6 +501,7 @@ impl World {
             }
         }
         self.check_patience();
+        self.check_reputations();
         self.drive_members();
         self.at(self.now + LOOK_MS, Event::Look);
     }

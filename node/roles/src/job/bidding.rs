@@ -22,6 +22,8 @@ const UNCERTAIN_FOR: Micros = Micros::seconds(75);
 impl JobCore {
     /// Buys what a plan needs. Where there is a budget it is put down first what that may hold: a
     /// gang that is on its way when this process ends may be bought after the next one has looked.
+    /// A later life puts its number down in any case: the next one passes over one number of which
+    /// nobody knows, and this life has passed over the one of the life before it.
     pub(super) fn buy(&mut self, errand: Errand, plan: Box<Plan>) {
         let left = self.pursuit(errand).left;
         if let Err(reason) = money::duration(&plan, left) {
@@ -30,9 +32,9 @@ impl JobCore {
         let may_hold = self.may_hold(errand, &plan);
         let pursuit = self.pursuit(errand);
         (pursuit.phase, pursuit.plan) = (Phase::Buying, Some(plan));
-        match left {
-            Some(_) => self.record(vec![may_hold], Wait::Announce(errand)),
-            None => self.send_bids(errand),
+        match left.is_some() || self.is_resumed {
+            true => self.record(vec![may_hold], Wait::Announce(errand)),
+            false => self.send_bids(errand),
         }
     }
 

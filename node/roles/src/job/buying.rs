@@ -368,7 +368,11 @@ impl JobCore {
             .map(|it| (it.lease, Spending::from_held(it.escrow)));
         self.costs.extend(held);
         let providers = terms.iter().map(|terms| terms.provider).collect();
-        self.attempts.insert(n, Attempt::new(errand, plan, terms));
+        let mut attempt = Attempt::new(errand, plan, terms);
+        for leg in &mut attempt.legs {
+            leg.span.sold_at = Some(self.now.tick);
+        }
+        self.attempts.insert(n, attempt);
         self.ask(Action::Find { providers }, Wait::Find(n));
     }
 

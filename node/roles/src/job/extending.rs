@@ -12,8 +12,8 @@ use super::JobCore;
 use super::action::{Action, Spending};
 use super::event::{Answer, Leg};
 use super::running::until;
-use super::state::{Attempt, Judging, Stage, Timer, Wait};
-use crate::clock::Micros;
+use super::state::{Attempt, Judging, LegState, Stage, Timer, Wait};
+use crate::clock::{Micros, Now};
 
 /// When, of what is left of its leases, an attempt is looked at, sends no request any more, and
 /// awaits no answer any more: in thirtieths.
@@ -97,8 +97,16 @@ impl JobCore {
         let Some(by) = by.filter(|by| *by >= EXTENSION_MIN && count > 0) else {
             return;
         };
-        let leases: Vec<LeaseId> = leases.iter().map(|lease| lease.id).collect();
-        for lease in leases {
+        let asked: Vec<(LeaseId, Millis)> = leases
+            .iter()
+            .map(|lease| (lease.id, lease.deadline.after(by)))
+            .collect();
+        for (lease, until) in asked {
+            let legs = self.attempts.get_mut(&n).into_iter();
+            let mut legs = legs.flat_map(|attempt| &mut attempt.legs);
+            if let Some(leg) = legs.find(|leg| leg.terms.lease == lease) {
+                leg.span.asked_until = leg.span.asked_until.max(until);
+            }
             self.command(Command::Extend { lease, by }, Wait::Extend(lease));
         }
     }
@@ -129,6 +137,19 @@ impl JobCore {
     }
 }
 
+impl LegState {
+    /// When the lease ends at the latest, as far as its buyer can know.
+    pub(super) fn ends_at_most(&self) -> Millis {
+        self.terms.deadline.max(self.span.asked_until)
+    }
+
+    /// How long its device has been held at most: the log's clock is an estimate and may go back.
+    pub(super) fn held_at(&self, now: Now) -> Millis {
+        let by_log = now.log.since(self.terms.start);
+        by_log.max(self.span.held_at(now.tick))
+    }
+}
+
 impl Attempt {
     /// Whether only a run tells of some part how long it takes.
     fn has_open_ended(&self) -> bool {
@@ -145,9 +166,8 @@ impl Attempt {
 
     /// Whether it runs, and nothing of it was lost or is to be ended.
     fn is_worth_more_time(&self) -> bool {
-        let is_at_work = |leg: &super::state::LegState| {
-            leg.stage == Stage::Working && leg.limit.is_none() && !leg.has_stalled
-        };
+        let is_at_work =
+            |leg: &LegState| leg.stage == Stage::Working && leg.limit.is_none() && !leg.has_stalled;
         self.judging == Judging::Running
             && self.failed.is_none()
             && self.stalled.is_none()

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use souk_market::{AccountKey, DeviceMicros, JobId, MarketId, Receipt, ReceiptBody};
+use souk_market::{AccountKey, DeviceMicros, JobId, MarketId, Millis, Receipt, ReceiptBody};
 use souk_memory::ContentId;
 
 use super::facts::Terms;
@@ -20,6 +20,8 @@ pub(super) struct Purchase<'a> {
     pub job: JobId,
     /// The lease.
     pub terms: &'a Terms,
+    /// When it ends at the latest.
+    pub ends: Millis,
     /// The most that can have been used, by what its buyer saw.
     pub payable: Micros,
     /// The planned time of a run that gave nothing since its inputs are at fault.
@@ -59,7 +61,7 @@ impl Purchase<'_> {
         if let Some((what, _)) = terms.into_iter().find(|(_, holds)| !holds) {
             return Err(Objection::Terms(what));
         }
-        let span = self.terms.deadline.since(self.terms.start);
+        let span = self.ends.since(self.terms.start);
         let possible = DeviceMicros::of(self.terms.quantity, span);
         let possible = possible.min(DeviceMicros(self.payable.0));
         check_usage(body, possible, DeviceMicros(self.failed_run.0))?;

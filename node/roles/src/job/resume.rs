@@ -25,7 +25,7 @@ const ASKED_FOR: Micros = Micros::seconds(5);
 
 impl JobCore {
     pub(super) fn look_after(&mut self, past: Past) {
-        self.has_begun = true;
+        (self.has_begun, self.is_resumed) = (true, true);
         self.excluded.extend(&past.excluded);
         self.next_attempt = past.next_attempt();
         self.costs = past.costs();

@@ -61,6 +61,7 @@ impl JobCore {
                 buyer: self.spec.account,
                 job: attempt_id(self.spec.job, n),
                 terms: &leg.terms,
+                ends: leg.ends_at_most(),
                 payable: self.payable(Leg { attempt: n, place }),
                 failed_run: leg.failed_run,
                 start: leg.start.as_ref().expect("it was told"),
@@ -71,7 +72,7 @@ impl JobCore {
                 served: leg.served.clone(),
             };
             let receipt = leg.receipt.as_ref().expect("a leg that finished has one");
-            let held = self.now.log.since(leg.terms.start).after(CLOCKS_DIFFER);
+            let held = leg.held_at(self.now).after(CLOCKS_DIFFER);
             let held = DeviceMicros::of(leg.terms.quantity, held);
             let checked = bought.check(receipt);
             if let Err(objection) = checked.and_then(|()| check_held(&receipt.body, held)) {

@@ -8,6 +8,7 @@ use souk_memory::ContentId;
 
 use super::event::Leg;
 use super::facts::{PastAnswer, Terms};
+use super::lease_span::LeaseSpan;
 use super::plan::Plan;
 use super::reason::Reason;
 use super::seen_span::SeenTime;
@@ -324,6 +325,8 @@ pub(super) struct LegState {
     pub agreed_parts: usize,
     /// The requests that it was told of and has not made whole.
     pub open: BTreeSet<u32>,
+    /// What is known of its length beside its terms.
+    pub span: LeaseSpan,
     /// How long it had something to do.
     pub seen: SeenTime,
     /// Since when an answer of it is awaited that needs no work, and the soonest that one came.
@@ -368,6 +371,7 @@ impl LegState {
             noted: None,
             agreed_parts: 0,
             open: BTreeSet::new(),
+            span: LeaseSpan::default(),
             seen: SeenTime::default(),
             called: None,
             echo: None,

@@ -577,6 +577,28 @@ fn a_gang_on_its_way_when_its_buyer_is_killed_is_within_the_budget() {
 }
 
 #[test]
+fn a_buyer_killed_again_and_again_with_a_gang_on_its_way_buys_under_no_number_twice() {
+    let poor = Limits {
+        budget: Some(Credits(160_000)),
+        ..limits()
+    };
+    for limits in [limits(), poor] {
+        let mut world = World::new(3, vec![Style::Honest; 4], 30, limits);
+        world.is_killed_with_gang = true;
+        for life in 2..=5 {
+            world.lose_answer_to_gang = Some(false);
+            while world.lives < life {
+                world.step();
+            }
+        }
+        assert_done(&mut world, 30);
+        let numbers: BTreeSet<_> = world.bought_as.iter().collect();
+        assert_eq!(numbers.len(), world.bought_as.len(), "one for each life");
+        assert_eq!(numbers.len(), 5);
+    }
+}
+
+#[test]
 fn three_unlike_results_end_the_job_and_none_is_paid() {
     let mut world = verified(&[Style::Liar; 6], 1);
     world.legs = 1;
@@ -955,6 +977,41 @@ fn leases_are_extended_within_the_budget_and_the_time_that_the_user_waits() {
     let mut world = long_job(90, hasty);
     assert_ne!(world.run().how, End::Done);
     assert!(length(&world) <= Millis(30_000), "{:?}", length(&world));
+}
+
+#[test]
+fn a_lease_that_was_made_longer_unheard_may_bill_the_time_it_lasted() {
+    let mut world = long_job(90, limits());
+    world.is_deaf = true;
+    let first = |world: &World| world.leases().first().map(|lease| lease.deadline);
+    while first(&world).is_none() {
+        world.step();
+    }
+    let bought = first(&world);
+    while first(&world) == bought {
+        world.step();
+    }
+    let attempts = world.core.attempts.values();
+    let leg = attempts.flat_map(|attempt| &attempt.legs).next();
+    let leg = leg.expect("it is at work");
+    assert_eq!(Some(leg.terms.deadline), bought, "its buyer does not know");
+    assert_eq!(Some(leg.ends_at_most()), first(&world));
+}
+
+#[test]
+fn a_device_was_held_as_long_though_the_log_s_clock_goes_back() {
+    let mut world = long_job(90, limits());
+    while world.core.attempts.is_empty() {
+        world.step();
+    }
+    let attempts = world.core.attempts.values();
+    let mut legs = attempts.flat_map(|attempt| &attempt.legs);
+    let (leg, bought) = (legs.next().expect("it was bought"), world.now);
+    let later = Now {
+        tick: bought.tick.plus(Micros::seconds(20)),
+        log: Millis(bought.log.0 - 11_000),
+    };
+    assert!(leg.held_at(later) >= Millis(20_000));
 }
 
 #[test]

@@ -8,7 +8,9 @@ mod trader;
 use std::collections::BTreeMap;
 
 use souk_consensus::LogTime;
-use souk_market::{AccountKey, Credits, Genesis, MarketId, Millis, Name, SignedBatch, SigningKey};
+use souk_market::{
+    AccountKey, Credits, Genesis, MarketId, Millis, Name, Nonce, SignedBatch, SigningKey,
+};
 use souk_roles::clock::{Micros, Now};
 use souk_roles::market::client::{
     Action, CallId, Event as ClientEvent, MarketClient, Putting, Reply, Seat, Silence,
@@ -39,6 +41,9 @@ const JOBLESS: usize = TRADERS + WORKERS;
 /// Simulated milliseconds that a message takes to a validator, at most.
 const DELAY_MAX_MS: u64 = 40;
 
+/// Whoever waits so long for the market is not served well.
+const LATE_MS: u64 = 2_000;
+
 /// Of a thousand messages to or from a validator, so many are lost.
 const LOST_PERMILLE: u64 = 15;
 
@@ -54,6 +59,13 @@ pub struct Actor {
     /// When it is going to be woken.
     wakes: Option<u64>,
     asked: u64,
+    /// When it last began a life, lost a stream, a command or the market for some seconds, did
+    /// something wrong, or had its clock jump.
+    pub troubled_at: u64,
+    /// When what is asked was asked.
+    asked_at: BTreeMap<CallId, u64>,
+    /// Nonces under which what is asked was signed.
+    signed: BTreeMap<CallId, Vec<Nonce>>,
     /// When its core was woken last, and how often at that moment.
     woken: (u64, u32),
     pub role: Role,
@@ -184,6 +196,9 @@ impl Actors {
             drift_ppm: 0,
             wakes: None,
             asked: 0,
+            troubled_at: 0,
+            asked_at: BTreeMap::new(),
+            signed: BTreeMap::new(),
             woken: (0, 0),
             role: role(number, key),
         };
@@ -224,6 +239,18 @@ impl Actor {
         Now {
             tick: Micros::millis(now),
             log: self.client.log_time(own),
+        }
+    }
+
+    /// Whether it waits for the market, and has for long.
+    pub fn is_waiting(&self, now: u64) -> bool {
+        self.asked_at.values().any(|at| at + LATE_MS < now)
+    }
+
+    /// Something goes wrong with it, perhaps.
+    fn harm_if(&mut self, is_harmed: bool, now: u64) {
+        if is_harmed {
+            self.troubled_at = now;
         }
     }
 
@@ -313,6 +340,7 @@ impl World {
         self.at(next, Event::Actor(actor, ActorEvent::Act));
         if !self.healed && self.actors.random.chance(10) {
             self.actors.list[actor].ahead_ms += self.actors.random.signed(20_000);
+            self.trouble(actor);
         }
         match self.actors.list[actor].role {
             Role::Trader(_) => self.act_as_trader(actor),
@@ -354,7 +382,10 @@ impl World {
         match self.actors.random.below(1_000) {
             _ if self.healed => {}
             0..40 => self.kill_worker(actor, power),
-            40..50 => self.tell_worker(actor, provider::Event::Stop),
+            40..50 => {
+                self.trouble(actor);
+                self.tell_worker(actor, provider::Event::Stop);
+            }
             _ => {}
         }
     }
@@ -386,6 +417,9 @@ impl World {
         let of = &mut self.actors.list[actor];
         of.life += 1;
         of.wakes = None;
+        of.signed.clear();
+        of.asked_at.clear();
+        of.troubled_at = self.now;
         of.client = MarketClient::new(of.account, of.market, nodes);
         let life = of.life;
         self.counts.clients_restarted += 1;
@@ -395,6 +429,10 @@ impl World {
 
     /// Gives an event to a client's core, and carries out what it wants.
     pub(crate) fn tell(&mut self, actor: usize, event: ClientEvent) {
+        if let ClientEvent::Ask { asked, .. } | ClientEvent::Carry { asked, .. } = &event {
+            let of = &mut self.actors.list[actor];
+            of.asked_at.insert(*asked, self.now);
+        }
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let of = &mut self.actors.list[actor];
@@ -420,6 +458,8 @@ impl World {
         match action {
             Action::Sign { asked, batch } => {
                 let (batch, signature) = (*batch, TRUSTED);
+                let signed = &mut self.actors.list[actor].signed;
+                signed.entry(asked).or_default().push(batch.nonce);
                 let batch = Box::new(SignedBatch { batch, signature });
                 return Some(ClientEvent::Signed { asked, batch });
             }
@@ -483,6 +523,12 @@ impl World {
     }
 
     fn on_reply(&mut self, actor: usize, asked: CallId, reply: Reply) {
+        self.check_carried(actor, asked, &reply);
+        let asked_at = self.actors.list[actor].asked_at.remove(&asked);
+        let is_late = asked_at.is_some_and(|at| at + LATE_MS < self.now);
+        if is_late || !matches!(reply, Reply::Answer(_) | Reply::Carried(_)) {
+            self.trouble(actor);
+        }
         match &reply {
             Reply::Uncertain(_) => self.counts.batches_uncertain += 1,
             Reply::Unreached(_) => self.counts.questions_unreached += 1,
@@ -494,6 +540,24 @@ impl World {
             Role::Trader(trader) => trader.on_reply(reply),
             Role::Worker(_) => self.on_worker_reply(actor, asked, reply),
             Role::Buyer(_) => self.on_buyer_reply(actor, asked, reply),
+        }
+    }
+
+    /// Something goes wrong for a machine, or with it.
+    pub(crate) fn trouble(&mut self, actor: usize) {
+        self.actors.list[actor].troubled_at = self.now;
+    }
+
+    /// What an account is told was carried out is in the log, with those results.
+    fn check_carried(&mut self, actor: usize, asked: CallId, reply: &Reply) {
+        let of = &mut self.actors.list[actor];
+        let (account, nonces) = (of.account, of.signed.remove(&asked).unwrap_or_default());
+        let Reply::Carried(results) = reply else {
+            return;
+        };
+        if !self.checker.has_carried(account, &nonces, results.clone()) {
+            let what = format!("{results:?} under {nonces:?} is not in the log");
+            self.breach_of_job(actor, what);
         }
     }
 

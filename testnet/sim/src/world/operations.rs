@@ -10,7 +10,7 @@ use souk_market::Millis;
 use souk_roles::market::client::Silence;
 use souk_roles::market::words::{Answer, Request};
 use souk_roles::validator::action::{News, Report, Response};
-use souk_roles::validator::event::{Caller, Consistency, Event as CoreEvent};
+use souk_roles::validator::event::{Caller, Consistency, Event as CoreEvent, ReadMoment};
 
 use crate::RUSH_MAX;
 use crate::machine::{BatchResult, Decoding, EPOCH_MS, SimExchange};
@@ -24,6 +24,9 @@ const PATIENCE_MS: u64 = 3_000;
 /// Clients waiting at once; more people stay at home.
 const WAITING_MAX: usize = 400;
 
+/// How many of a thousand reads are content with what one validator has.
+const GLANCES: u64 = 300;
+
 /// Who changes the members.
 pub(crate) const OPERATOR: Caller = Caller(u64::MAX);
 
@@ -35,6 +38,8 @@ enum Operation {
         command: Rc<Decoding>,
     },
     Read,
+    /// What a validator has is enough; what it must say of that is known when it is asked.
+    Glance(Option<ReadMoment>),
     /// A question of an actor, which asks anew itself.
     Asked(Waiter),
 }
@@ -73,6 +78,7 @@ impl Operations {
         match self.waiting.first_key_value() {
             Some((number, (Operation::Write { .. }, _))) => format!("write {number}"),
             Some((number, (Operation::Read, _))) => format!("read {number}"),
+            Some((number, (Operation::Glance(_), _))) => format!("glance {number}"),
             Some((number, (Operation::Asked(waiter), _))) => {
                 let Waiter { actor, node, .. } = waiter;
                 format!("question {number} of actor {actor} at node {node}")
@@ -153,7 +159,11 @@ impl World {
         }
         let next = self.now + self.random.between(50, 350);
         self.at(next, Event::Read);
-        let number = self.open(Operation::Read);
+        let operation = match self.random.chance(GLANCES) {
+            true => Operation::Glance(None),
+            false => Operation::Read,
+        };
+        let number = self.open(operation);
         self.ask(number);
     }
 
@@ -189,7 +199,8 @@ impl World {
         if busy || self.nodes[node].running.is_none() {
             return false;
         }
-        let Some((operation, _)) = self.operations.waiting.get(&number) else {
+        let moment = self.moment_of(node);
+        let Some((operation, _)) = self.operations.waiting.get_mut(&number) else {
             return false;
         };
         let caller = Caller(number);
@@ -208,6 +219,14 @@ impl World {
             },
             Operation::Asked(_) => unreachable!("an actor's question is handed in once"),
             Operation::Read => read(caller, Box::new(Request::Totals)),
+            Operation::Glance(expected) => {
+                *expected = moment;
+                CoreEvent::Ask {
+                    caller,
+                    consistency: Consistency::Stale,
+                    question: Box::new(Request::Totals),
+                }
+            }
         };
         self.nodes[node].apply(self.now, event);
         true
@@ -292,6 +311,7 @@ impl World {
         for applied in &news.applied {
             self.checker.on_applied(applied, latest);
         }
+        self.check_leases();
         let Some(running) = &self.nodes[node].running else {
             return;
         };
@@ -316,9 +336,7 @@ impl World {
                     }
                 }
             }
-            Response::Answered { reply, moment } => {
-                self.on_read_done(number, moment.applied, *reply)
-            }
+            Response::Answered { reply, moment } => self.on_read_done(number, moment, *reply),
             Response::Refused(_) => {
                 self.counts.busy += 1;
                 self.on_busy(number);
@@ -364,14 +382,14 @@ impl World {
                 self.answer(&waiter, Ok(answer));
                 leaf
             }
-            Operation::Read => unreachable!("a read is not written"),
+            Operation::Read | Operation::Glance(_) => unreachable!("a read is not written"),
         };
         self.checker.on_acknowledged(number, leaf);
         self.checker.on_completed(number, wanted, index);
     }
 
     /// A question was answered from what a replica had come to.
-    fn on_read_done(&mut self, number: u64, index: LogIndex, answer: Answer) {
+    fn on_read_done(&mut self, number: u64, moment: ReadMoment, answer: Answer) {
         let Some((operation, wanted)) = self.operations.waiting.remove(&number) else {
             return;
         };
@@ -381,9 +399,30 @@ impl World {
                 self.counts.questions += 1;
                 self.answer(&waiter, Ok(answer));
             }
+            Operation::Glance(expected) => {
+                self.counts.glances += 1;
+                let expected = expected.expect("it was known when it was asked");
+                return self.checker.on_glance(number, expected, moment);
+            }
             Operation::Write { .. } => unreachable!("a batch is no question"),
         }
-        self.checker.on_completed(number, wanted, index);
+        self.checker.on_completed(number, wanted, moment.applied);
+    }
+
+    /// What a validator that runs must say of an answer from what it has.
+    fn moment_of(&self, node: usize) -> Option<ReadMoment> {
+        let running = self.nodes[node].running.as_ref()?;
+        let replica = running.replica();
+        let heard = running.heard_leader_at;
+        let age_ms = match replica.is_leader() {
+            true => 0,
+            false => self.now - heard,
+        };
+        Some(ReadMoment {
+            applied: replica.applied(),
+            time: self.checker.time_at(replica.applied()),
+            age_ms,
+        })
     }
 }
 

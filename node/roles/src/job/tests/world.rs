@@ -144,6 +144,10 @@ pub struct World {
     pub gang_comes_after: Option<Micros>,
     /// Whether the process ends before it can put down that no answer came.
     pub is_killed_with_gang: bool,
+    /// Whether its buyer hears of no change in the log.
+    pub is_deaf: bool,
+    /// The ids under which gangs were sent to the market, but for those that it refused.
+    pub bought_as: Vec<JobId>,
     seed: u64,
     market: Exchange,
     nonce: u64,
@@ -351,6 +355,8 @@ impl World {
             lose_answer_to_gang: None,
             gang_comes_after: None,
             is_killed_with_gang: false,
+            is_deaf: false,
+            bought_as: Vec::new(),
             is_holding: false,
             recorded: 0,
             late_gang: None,
@@ -598,6 +604,9 @@ impl World {
     }
 
     pub fn tell_changes(&mut self) {
+        if self.is_deaf {
+            return;
+        }
         for lease in self.followed.clone() {
             if let Some(lease) = self.market.lease(lease).cloned() {
                 self.apply(Event::Changed(Box::new(lease)));
@@ -788,6 +797,7 @@ impl World {
             }
             Action::Plan(wanted) => self.plan(&wanted),
             Action::Buy { id, bids } => {
+                self.bought_as.push(id);
                 match self.lose_answer_to_gang.take() {
                     Some(true) => {
                         self.command(account(BUYER), Command::PlaceGang(bids))
@@ -815,7 +825,10 @@ impl World {
                     Ok(_) if is_lost => Answer::Uncertain("no answer".to_owned()),
                     Ok(Acceptance::Ganged { trades }) => Answer::Bought(trades),
                     Ok(other) => panic!("{other:?}"),
-                    Err(refusal) => Answer::NotBought(refusal),
+                    Err(refusal) => {
+                        self.bought_as.pop();
+                        Answer::NotBought(refusal)
+                    }
                 }
             }
             Action::Look { .. } if is_bad && self.is_drawn(200) => {

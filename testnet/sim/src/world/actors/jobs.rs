@@ -3,20 +3,25 @@
 
 pub mod buyer;
 mod checks;
+mod conduct;
 mod contents;
+mod harm;
 mod journal;
 mod links;
 mod planner;
+mod recording;
 mod requests;
 mod serving;
 mod tally;
 mod tricks;
+mod witness;
 mod work;
 pub mod worker;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use souk_market::AccountKey;
+use souk_market::{AccountKey, LeaseId};
+use souk_memory::ContentId;
 use souk_roles::effect::Ticket;
 use souk_roles::{job, provider};
 
@@ -48,7 +53,11 @@ pub struct Jobs {
     /// The promise that was broken first.
     pub breach: Option<JobBreach>,
     /// Who ran what: never twice.
-    ran: BTreeMap<(AccountKey, souk_market::LeaseId, u32, u32), u64>,
+    ran: BTreeMap<(AccountKey, LeaseId, u32, u32), u64>,
+    /// When each open lease was traded.
+    opened: BTreeMap<LeaseId, u64>,
+    /// What only a run tells how long it takes: graphs with a loop by a count.
+    loops: BTreeSet<ContentId>,
     /// What each job and provider remembered when its life ended.
     cores: blake3::Hasher,
 }
@@ -63,6 +72,8 @@ impl Jobs {
             talks: BTreeMap::new(),
             breach: None,
             ran: BTreeMap::new(),
+            opened: BTreeMap::new(),
+            loops: BTreeSet::new(),
             cores: blake3::Hasher::new(),
         }
     }

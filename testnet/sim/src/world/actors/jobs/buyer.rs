@@ -14,11 +14,12 @@ use souk_roles::market::client::{CallId, Event as ClientEvent};
 use souk_roles::market::words::Request;
 
 use super::EffectResult;
+use super::conduct::Trick;
 use super::journal::Journal;
 use super::links::Purpose;
 use super::planner::Shape;
-use super::tricks::Trick;
-use super::work::{Job, demands, limits, session};
+use super::witness::Witness;
+use super::work::{Job, demands, limits, pace, session};
 use crate::disk::SimDisk;
 use crate::random::Random;
 use crate::world::actors::{ActorEvent, Role};
@@ -30,8 +31,8 @@ pub enum BuyerAsked {
     Lease,
     /// All leases of a buyer that disputes what is noted.
     Notes,
-    /// A dispute without a reason.
-    FalseDispute,
+    /// A command that its job knows nothing of.
+    Cheating,
     Plan(Ticket, Box<PlanRequest>),
     Look(Ticket),
     Buy(Ticket),
@@ -43,30 +44,28 @@ pub struct Buyer {
     pub core: Option<JobCore>,
     pub key: SigningKey,
     market: MarketId,
-    journal: Option<Journal>,
+    pub(super) journal: Option<Journal>,
     pub disk: SimDisk,
     pub job: Option<Job>,
     pub asked: BTreeMap<CallId, BuyerAsked>,
     followed: Vec<LeaseId>,
-    unsynced: Vec<(Ticket, Vec<Fact>)>,
+    pub(super) unsynced: Vec<(Ticket, Vec<Fact>)>,
     /// What is safe on the disk of the job.
     pub safe: Past,
     stopped: BTreeSet<Ticket>,
     pub(super) plans: BTreeMap<ContentId, Vec<usize>>,
     pub wakes: Option<u64>,
     pub trick: Trick,
+    /// What it saw of its leases, and those that it refused at once.
+    pub witness: Witness,
+    pub refused: BTreeSet<LeaseId>,
     jobs: u64,
 }
 
 impl Buyer {
     /// A buyer that has no job yet.
     pub fn new(key: SigningKey, market: MarketId, random: &mut Random) -> Self {
-        let trick = match random.below(10) {
-            0 => Trick::NeverSigns,
-            1 => Trick::Disputes,
-            2 => Trick::Vanishes,
-            _ => Trick::None,
-        };
+        let trick = Trick::new(random);
         Self {
             core: None,
             key,
@@ -82,6 +81,8 @@ impl Buyer {
             plans: BTreeMap::new(),
             wakes: None,
             trick,
+            witness: Witness::default(),
+            refused: BTreeSet::new(),
             jobs: 0,
         }
     }
@@ -91,6 +92,7 @@ impl World {
     /// Something is done to a buyer: its job begins, is stopped, or its process dies.
     pub(crate) fn act_on_buyer(&mut self, actor: usize) {
         let chance = self.jobs.random.below(1_000);
+        self.give_requests(actor);
         let Role::Buyer(buyer) = &self.actors.list[actor].role else {
             return;
         };
@@ -128,9 +130,7 @@ impl World {
         }
         let mut limits = limits(random);
         let (sequences, left_out) = session(&mut shape, count as u32, random);
-        if sequences > 0 {
-            limits.copies = 1;
-        }
+        let (window, pause) = pace(&mut shape, (sequences, count), &mut limits, random);
         let spec = JobSpec {
             sequences,
             job,
@@ -140,13 +140,14 @@ impl World {
             command: String::new(),
             outputs: shape.outputs(),
             requests: count as u32,
-            window: random.between(1, 8) as u32,
+            window,
             given: given.iter().map(|(id, _)| *id).collect(),
             limits,
         };
         for (id, _) in &given {
             self.jobs.contents.hold(account, *id);
         }
+        self.jobs.loops.extend(shape.loops());
         self.counts.jobs_begun += 1;
         let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
             return;
@@ -164,6 +165,8 @@ impl World {
             next: 0,
             under_way: 0,
             told_no_more: false,
+            pause,
+            next_at: 0,
             answers: BTreeMap::new(),
             began_at: self.now,
             kept: BTreeSet::new(),
@@ -191,6 +194,7 @@ impl World {
         buyer.followed.clear();
         buyer.unsynced.clear();
         buyer.stopped.clear();
+        buyer.witness.restart();
         buyer.wakes = None;
         if power {
             buyer.disk.crash();
@@ -257,7 +261,7 @@ impl World {
                 }
                 return;
             }
-            if job.under_way >= job.spec.window as usize {
+            if job.under_way >= job.spec.window as usize || self.now < job.next_at {
                 return;
             }
             let number = job.next as u32;
@@ -296,6 +300,9 @@ impl World {
         for Effect { ticket, action } in effects {
             self.check_order(actor, &action);
             self.check_id(actor, &action);
+            if self.cheats(actor, &action) {
+                continue;
+            }
             self.serve_for_job(actor, &action);
             self.carry_out_of_buyer(actor, ticket, action);
         }
@@ -347,7 +354,7 @@ impl World {
                 self.look_at_followed(actor);
             }
             Action::Command(command) => {
-                if self.never_signs(actor) && matches!(*command, Command::Settle(_)) {
+                if self.is_kept_back(actor, &command) {
                     return self.done_in(actor, 5, ticket, soon(Answer::Commanded(Ok(()))));
                 }
                 self.carry_for_buyer(actor, BuyerAsked::Command(ticket), *command);
@@ -470,45 +477,6 @@ impl World {
         }
     }
 
-    fn record_for_buyer(&mut self, actor: usize, ticket: Ticket, facts: Vec<Fact>) {
-        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
-            return;
-        };
-        let journal = buyer.journal.as_mut().expect("who runs has a journal");
-        if journal.write(&facts) {
-            buyer.unsynced.push((ticket, facts));
-            let after = self.jobs.random.between(1, 12);
-            return self.done_in(actor, after, ticket, EffectResult::Sync);
-        }
-        let answer = Answer::NotWritten("the disk is full".to_owned());
-        self.done_in(actor, 1, ticket, EffectResult::Buyer(answer));
-    }
-
-    fn sync_for_buyer(&mut self, actor: usize, ticket: Ticket) {
-        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
-            return;
-        };
-        let Some(at) = buyer.unsynced.iter().position(|(of, _)| *of == ticket) else {
-            return;
-        };
-        let journal = buyer.journal.as_mut().expect("who runs has a journal");
-        let synced = journal.sync();
-        let done: Vec<(Ticket, Vec<Fact>)> = buyer.unsynced.drain(..=at).collect();
-        let mut answered = Vec::new();
-        for (ticket, facts) in done {
-            let safe = facts.into_iter().filter(|_| synced);
-            safe.for_each(|fact| buyer.safe.take(fact));
-            answered.push(ticket);
-        }
-        for ticket in answered {
-            let answer = match synced {
-                true => Answer::Recorded,
-                false => Answer::NotWritten("the disk failed".to_owned()),
-            };
-            self.done_in(actor, 0, ticket, EffectResult::Buyer(answer));
-        }
-    }
-
     /// An answer is written where it stays, once it is what the model gives.
     fn take_answer(
         &mut self,
@@ -525,6 +493,8 @@ impl World {
         self.counts.answers_fed += u64::from(job.left_out.contains(&request));
         job.answers.insert(request, outputs);
         job.under_way = job.under_way.saturating_sub(1);
+        job.next_at = self.now + job.pause;
+        self.counts.pauses += u64::from(job.pause > 0);
         self.counts.answers += 1;
         self.done_soon(actor, 0, 8, ticket, EffectResult::Buyer(Answer::Taken));
         self.give_requests(actor);
@@ -537,7 +507,10 @@ impl World {
                 if let Role::Buyer(buyer) = &self.actors.list[actor].role
                     && let Some(job) = &buyer.job
                 {
-                    self.counts.sessions_finished += u64::from(job.spec.sequences > 0);
+                    let is_session = job.spec.sequences > 0;
+                    let is_one = is_session && job.spec.window == 1;
+                    self.counts.sessions_finished += u64::from(is_session);
+                    self.counts.sessions_of_one += u64::from(is_one);
                 }
             }
             End::Cancelled => {}

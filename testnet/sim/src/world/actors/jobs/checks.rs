@@ -8,8 +8,8 @@ use souk_roles::job::{
 use souk_roles::lease::{BuyerWord, Opening, ProviderWord};
 use souk_roles::provider::{self, Report};
 
+use super::conduct::{Trick, Vice};
 use super::planner::GIVEN;
-use super::tricks::Trick;
 use crate::checker::Violation;
 use crate::world::World;
 use crate::world::actors::Role;
@@ -43,7 +43,7 @@ impl World {
     }
 
     /// The first promise broken is kept.
-    pub(super) fn breach_of_job(&mut self, actor: usize, reason: String) {
+    pub(crate) fn breach_of_job(&mut self, actor: usize, reason: String) {
         self.jobs.breach.get_or_insert(JobBreach { actor, reason });
     }
 
@@ -150,6 +150,19 @@ impl World {
         }
     }
 
+    /// M6: what is held for leases is let go with the last of them, and nothing more often than it
+    /// was asked for.
+    pub(super) fn check_pins(&mut self, actor: usize) {
+        let Role::Worker(worker) = &self.actors.list[actor].role else {
+            return;
+        };
+        let Some(core) = &worker.core else { return };
+        let is_idle = core.status().at_work.is_empty();
+        if let Some((id, count)) = worker.tally.unlike_pin(is_idle) {
+            self.breach_of_job(actor, format!("{id} is pinned {count} times"));
+        }
+    }
+
     /// J2: no id of a job is bought under twice.
     pub(super) fn check_id(&mut self, actor: usize, action: &Action) {
         let Action::Buy { id, .. } = action else {
@@ -173,8 +186,12 @@ impl World {
             _ => None,
         };
         let mut reasons = outcome.before.iter().chain(last);
+        let overbills = |provider: &AccountKey| self.vice_of(*provider) == Vice::Overbills;
         let wronged = reasons.find(|reason| match reason {
-            Reason::Lost { loss, .. } => matches!(loss, Loss::Confused | Loss::Overnoted { .. }),
+            Reason::Lost { provider, loss } => {
+                matches!(loss, Loss::Confused | Loss::Overnoted { .. }) && !overbills(provider)
+            }
+            Reason::Receipt { provider, .. } if overbills(provider) => false,
             Reason::Receipt { objection, .. } => matches!(
                 objection,
                 Objection::Fault(_)
@@ -188,7 +205,9 @@ impl World {
             _ => false,
         });
         if let Some(reason) = wronged {
-            self.breach_of_job(actor, format!("an honest provider is refused: {reason}"));
+            let known = self.known_of_leases(actor);
+            let what = format!("an honest provider is refused: {reason}; {known}");
+            self.breach_of_job(actor, what);
         }
     }
 
@@ -279,6 +298,7 @@ impl World {
     pub(super) fn check_outcome(&mut self, actor: usize, outcome: &Outcome) {
         self.check_paid(actor, outcome);
         self.check_blame(actor, outcome);
+        self.check_session(actor, outcome);
         let Role::Buyer(buyer) = &self.actors.list[actor].role else {
             return;
         };

@@ -147,6 +147,8 @@ impl World {
         };
         self.at(at, Event::Actor(to.0, event));
         if breaks {
+            self.trouble(link_opener(&self.jobs.links, number));
+            self.trouble(link_other(&self.jobs.links, number));
             let back = if forth {
                 link_opener(&self.jobs.links, number)
             } else {
@@ -245,6 +247,15 @@ impl World {
         }
     }
 
+    /// A buyer sees that its provider made something.
+    fn witness(&mut self, actor: usize, leg: Leg, word: &ProviderWord) {
+        if let Role::Buyer(buyer) = &mut self.actors.list[actor].role
+            && let ProviderWord::Made { request, .. } = word
+        {
+            buyer.witness.on_made(leg, *request, self.now);
+        }
+    }
+
     fn arrive_at_opener(&mut self, to: (usize, u64), purpose: Purpose, frame: Frame) {
         if self.actors.list[to.0].life != to.1 {
             return;
@@ -254,6 +265,7 @@ impl World {
             (Purpose::Offer(Ticket(u64::MAX)), _) => {}
             (Purpose::Leg(leg), Frame::Word(bytes)) => {
                 if let Some(word) = decoded::<ProviderWord>(&bytes) {
+                    self.witness(to.0, leg, &word);
                     self.tell_buyer(to.0, job::Event::Said { leg, word });
                 }
             }

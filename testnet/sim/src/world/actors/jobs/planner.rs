@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use souk_market::{JobId, Listing};
+use souk_market::{JobId, Listing, Millis};
 use souk_memory::ContentId;
 use souk_roles::clock::Micros;
-use souk_roles::job::Answer;
 use souk_roles::job::plan::{
     NoPlan, NoPlanKind, Plan, PlanFeedback, PlanInput, PlanLeg, PlanOutput, PlanPart, PlanRequest,
     Work,
 };
+use souk_roles::job::{Answer, Limits};
 
 use super::contents::{computed, number};
 use crate::random::Random;
@@ -29,6 +29,8 @@ pub struct Shape {
     /// In some sessions the part whose value takes the place of what the buyer gives, in a request
     /// that leaves that out: what it made of the request before.
     feeds: Option<usize>,
+    /// For how long its user thinks in all.
+    thinking: Millis,
 }
 
 #[derive(Clone)]
@@ -38,7 +40,15 @@ struct ShapePart {
     /// Parts that it reads; none of them for what the buyer gives.
     reads: Vec<usize>,
     expected: Micros,
+    /// Whether it is a loop by a count that comes in the run.
+    loops: bool,
 }
+
+/// How many of a thousand parts are such loops.
+const LOOPS: u64 = 60;
+
+/// How many of a thousand sessions have a user that thinks for long.
+const THINKERS: u64 = 60;
 
 impl Shape {
     /// A chain, fork or join of one to six parts.
@@ -62,11 +72,26 @@ impl Shape {
                 weights: vec![word("weights")],
                 reads: reads.into_iter().collect(),
                 expected: Micros::millis(random.between(5, 120)),
+                loops: random.chance(LOOPS),
             }
         };
         let parts = (0..count).map(|n| part(n, random)).collect();
-        let feeds = None;
-        Self { parts, feeds }
+        Self {
+            parts,
+            feeds: None,
+            thinking: Millis(0),
+        }
+    }
+
+    /// In a few sessions a user thinks between requests, and nothing limits them. Gives for how
+    /// many milliseconds after each answer.
+    pub fn think(&mut self, requests: u64, limits: &mut Limits, random: &mut Random) -> u64 {
+        if requests < 2 || !random.chance(THINKERS) {
+            return 0;
+        }
+        self.thinking = Millis(random.between(60_000, 235_000));
+        (limits.budget, limits.deadline, limits.spot) = (None, None, false);
+        self.thinking.0 / (requests - 1)
     }
 
     /// It is a session's: most often a part feeds the first, mostly the last one.
@@ -87,6 +112,12 @@ impl Shape {
     /// What a request that leaves it out reads in its place, by what the one before it came to.
     pub fn fed(&self, before: &BTreeMap<String, u64>) -> Option<u64> {
         before.get(&name(self.feeds?)).copied()
+    }
+
+    /// The graphs that are loops.
+    pub fn loops(&self) -> impl Iterator<Item = ContentId> {
+        let loops = self.parts.iter().filter(|part| part.loops);
+        loops.map(|part| part.graph)
     }
 
     fn is_read(&self, n: usize) -> bool {
@@ -185,7 +216,10 @@ impl Shape {
             id,
             legs: (0..legs * copies).map(leg).collect(),
             parts: planned,
-            makespan: Micros(each * u64::from(wanted.requests.max(1)) + 200_000),
+            // Leases are bought for four times that, and take requests for two thirds of it.
+            makespan: Micros(
+                each * u64::from(wanted.requests.max(1)) + 200_000 + self.thinking.0 * 400,
+            ),
         })
     }
 }
@@ -225,14 +259,34 @@ impl Shape {
                 is_wanted: is_check || !self.is_read(n),
             }],
             flops: [0; 2],
-            is_open_ended: false,
+            is_open_ended: part.loops,
             expected: [part.expected; 2],
             tolerance_ppm: 10,
         }
     }
 }
 
+/// How often a loop turns, by what it computes: most a few times, some for long.
+fn turns(value: u64) -> u64 {
+    let (kind, count) = (value % 64, value / 64);
+    match kind {
+        0 => 200 + count % 100,
+        1..8 => 20 + count % 180,
+        _ => 1 + count % 20,
+    }
+}
+
 impl World {
+    /// How many times the planned time a run takes: that of a loop is known in the run alone.
+    pub(super) fn turns_of(&self, graph: ContentId, inputs: &[(String, ContentId)]) -> u64 {
+        if !self.jobs.loops.contains(&graph) {
+            return 1;
+        }
+        let value = |id| self.jobs.contents.value(id).unwrap_or_default();
+        let inputs = inputs.iter().map(|(name, id)| (name.clone(), value(*id)));
+        turns(computed(graph, &inputs.collect(), "turns"))
+    }
+
     /// A plan over what a validator chose.
     pub(super) fn plan(
         &mut self,

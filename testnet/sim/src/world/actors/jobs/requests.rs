@@ -9,6 +9,7 @@ use souk_roles::market::words::{Answer as Word, Request};
 use souk_roles::provider::{self, MarketView, NotDone, Terms};
 
 use super::buyer::BuyerAsked;
+use super::conduct::Trick;
 use super::worker::WorkerAsked;
 use super::{EffectAnswer, EffectResult};
 use crate::world::actors::{ActorEvent, Role};
@@ -115,7 +116,7 @@ impl World {
                     asks,
                     due: Some(Terms {
                         price: Price(100 + actor as u64),
-                        duration_max: Millis(60_000),
+                        duration_max: Millis(400_000),
                         notice: Millis(2_000),
                         spot: vec![SpotPrice {
                             notice: Millis(1_000),
@@ -145,13 +146,24 @@ impl World {
         self.done_in(actor, 0, ticket, EffectResult::Worker(answer));
     }
 
+    /// Whoever refuses all does so as soon as it sees that it has a lease.
+    fn look_at_lease(&mut self, actor: usize, lease: &Lease) {
+        let is_refused = self.has_trick(actor, Trick::Refuses) && lease.is_running();
+        if let Role::Buyer(buyer) = &mut self.actors.list[actor].role
+            && is_refused
+            && buyer.refused.insert(lease.id)
+        {
+            self.refuse_at_once(actor, lease.id);
+        }
+    }
+
     /// What its providers noted is disputed, whatever they did.
     pub(super) fn dispute_all(&mut self, actor: usize, leases: &[Lease]) {
         let noted = leases.iter().filter(|lease| lease.note.is_some());
         for lease in noted.map(|lease| lease.id) {
             self.counts.disputes_false += 1;
             let command = Command::Dispute { lease };
-            self.carry_for_buyer(actor, BuyerAsked::FalseDispute, command);
+            self.carry_for_buyer(actor, BuyerAsked::Cheating, command);
         }
     }
 
@@ -169,6 +181,7 @@ impl World {
         let (ticket, answer) = match (what, reply) {
             (BuyerAsked::Lease, Reply::Answer(word)) => {
                 if let Word::Lease(Some(lease)) = *word {
+                    self.look_at_lease(actor, &lease);
                     self.tell_buyer(actor, job::Event::Changed(lease));
                 }
                 return;
@@ -179,7 +192,7 @@ impl World {
                 }
                 return;
             }
-            (BuyerAsked::Lease | BuyerAsked::Notes | BuyerAsked::FalseDispute, _) => return,
+            (BuyerAsked::Lease | BuyerAsked::Notes | BuyerAsked::Cheating, _) => return,
             (BuyerAsked::Plan(ticket, wanted), Reply::Answer(word)) => {
                 let answer = match *word {
                     Word::Chosen(choice) => {

@@ -49,8 +49,8 @@ impl World {
 
     /// What a buyer serves to its providers follows from what it tells them.
     pub(super) fn serve_for_job(&mut self, actor: usize, action: &job::Action) {
-        let account = self.actors.list[actor].account;
-        let Role::Buyer(buyer) = &self.actors.list[actor].role else {
+        let (account, now) = (self.actors.list[actor].account, self.now);
+        let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
             return;
         };
         let root = buyer.job.as_ref().map(|job| job.spec.job);
@@ -61,6 +61,9 @@ impl World {
                 opening: Opening::Start(start),
             } => {
                 self.jobs.talks.insert((actor, *leg), *provider);
+                let (parts, first) = (start.parts.len(), start.first.number);
+                let witness = &mut buyer.witness;
+                witness.on_started(*leg, start.lease, parts, first, now);
                 let parts = start.parts.iter();
                 let parts = parts.flat_map(|part| part.weights.iter().chain([&part.graph]));
                 let given = start.first.inputs.iter().map(|(_, id)| id);
@@ -70,6 +73,7 @@ impl World {
                 leg,
                 word: BuyerWord::Next(request),
             } => {
+                buyer.witness.on_asked(*leg, request.number, now);
                 let to = self.jobs.talks.get(&(actor, *leg)).copied();
                 let (Some(root), Some(to)) = (root, to) else {
                     return;

@@ -1,8 +1,10 @@
-//! What a provider's device did, by what its core was told: bills are compared with that.
+//! What a provider's device did, by what its core was told, and what its store holds for leases, by
+//! what its core asked for: bills and holds are compared with that.
 
 use std::collections::BTreeMap;
 
 use souk_market::{LeaseId, ReceiptBody};
+use souk_memory::ContentId;
 use souk_roles::clock::Micros;
 use souk_roles::provider::Answer;
 
@@ -10,8 +12,13 @@ use souk_roles::provider::Answer;
 #[derive(Debug, Default)]
 pub struct WorkTally {
     busy: BTreeMap<LeaseId, Micros>,
+    /// The longest run of each lease.
+    longest: BTreeMap<LeaseId, Micros>,
     /// When the device is done with what a lease had it run: it runs one thing at a time.
     free_at: BTreeMap<LeaseId, u64>,
+    /// How often each content is pinned: from the moment at which it is asked for, whether it comes
+    /// or not.
+    pins: BTreeMap<ContentId, i64>,
 }
 
 impl WorkTally {
@@ -27,12 +34,49 @@ impl WorkTally {
         if let (Some(lease), Answer::Ran(Ok(ran))) = (lease, answer) {
             let busy = self.busy.entry(lease).or_default();
             *busy = busy.plus(ran.busy);
+            let longest = self.longest.entry(lease).or_default();
+            *longest = (*longest).max(ran.busy);
         }
     }
 
-    /// The process ended: it runs nothing.
+    /// Contents are pinned once more.
+    pub fn pin(&mut self, contents: impl IntoIterator<Item = ContentId>) {
+        self.change_pins(contents, 1);
+    }
+
+    /// Contents are pinned once less.
+    pub fn unpin(&mut self, contents: impl IntoIterator<Item = ContentId>) {
+        self.change_pins(contents, -1);
+    }
+
+    fn change_pins(&mut self, contents: impl IntoIterator<Item = ContentId>, change: i64) {
+        for id in contents {
+            let count = self.pins.entry(id).or_default();
+            *count += change;
+            if *count == 0 {
+                self.pins.remove(&id);
+            }
+        }
+    }
+
+    /// A content that is pinned, or was let go more often than it was pinned.
+    pub fn unlike_pin(&self, is_idle: bool) -> Option<(ContentId, i64)> {
+        let mut pins = self.pins.iter();
+        let found = pins.find(|(_, count)| is_idle || **count < 0);
+        found.map(|(id, count)| (*id, *count))
+    }
+
+    /// The process ended: it runs nothing, and holds nothing.
     pub fn restart(&mut self) {
         self.free_at.clear();
+        self.pins.clear();
+    }
+
+    /// Device time of all runs of a lease, and of the longest.
+    pub fn worked(&self, lease: LeaseId) -> (Micros, Micros) {
+        let of = |times: &BTreeMap<LeaseId, Micros>| times.get(&lease).copied();
+        let (busy, longest) = (of(&self.busy), of(&self.longest));
+        (busy.unwrap_or_default(), longest.unwrap_or_default())
     }
 
     /// What of a bill is not what was run.
@@ -41,5 +85,24 @@ impl WorkTally {
         let billed = body.usage.0;
         let is_wrong = billed != busy.0.max(1);
         is_wrong.then(|| format!("{} bills {billed} us of {} us", body.lease, busy.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_held_or_let_go_too_often_is_noticed() {
+        let id = ContentId::of(b"a value");
+        let mut tally = WorkTally::default();
+        tally.pin([id, id]);
+        tally.unpin([id]);
+        assert_eq!(tally.unlike_pin(false), None);
+        assert_eq!(tally.unlike_pin(true), Some((id, 1)));
+        tally.unpin([id]);
+        assert_eq!(tally.unlike_pin(true), None);
+        tally.unpin([id]);
+        assert_eq!(tally.unlike_pin(false), Some((id, -1)));
     }
 }

@@ -1,21 +1,72 @@
-//! What some buyers do to their providers.
+//! What some buyers do to their providers, and some providers to their buyers.
 
+use souk_market::{AccountKey, Command, LeaseId};
+use souk_roles::clock::Micros;
+use souk_roles::job::Action;
+use souk_roles::lease::Opening;
+
+use super::buyer::BuyerAsked;
+use super::conduct::{Trick, Vice};
 use crate::world::World;
 use crate::world::actors::Role;
 
-/// What a buyer does wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trick {
-    None,
-    /// What it signs reaches nobody.
-    NeverSigns,
-    /// The same, and it disputes whatever its providers note.
-    Disputes,
-    /// Where its process ends nobody starts it again.
-    Vanishes,
-}
-
 impl World {
+    /// Whether a buyer does something else than what its job wants.
+    pub(super) fn cheats(&mut self, actor: usize, action: &Action) -> bool {
+        if !self.has_trick(actor, Trick::Holds) {
+            return false;
+        }
+        match action {
+            Action::Open {
+                opening: Opening::Start(start),
+                ..
+            } => {
+                self.counts.leases_held += 1;
+                let lease = start.lease;
+                let command = Command::StartWork { lease };
+                self.carry_for_buyer(actor, BuyerAsked::Cheating, command);
+                true
+            }
+            Action::Open { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether a buyer keeps a command of its job to itself, so that its lease runs on.
+    pub(super) fn is_kept_back(&self, actor: usize, command: &Command) -> bool {
+        match command {
+            Command::Settle(_) => self.never_signs(actor),
+            Command::EndLease { .. } => self.has_trick(actor, Trick::Holds),
+            _ => false,
+        }
+    }
+
+    /// The device time that a provider states of a run.
+    pub(super) fn state_time(&mut self, vice: Vice, worked: Micros, is_wrong: bool) -> Micros {
+        if vice != Vice::Overbills || !is_wrong {
+            return worked;
+        }
+        self.counts.runs_overbilled += 1;
+        let random = &mut self.jobs.random;
+        Micros(worked.0 * random.between(2, 40) + random.below(6_000_000))
+    }
+
+    /// Disputes a lease that has just been seen.
+    pub(super) fn refuse_at_once(&mut self, actor: usize, lease: LeaseId) {
+        self.counts.refused_at_once += 1;
+        let command = Command::Dispute { lease };
+        self.carry_for_buyer(actor, BuyerAsked::Cheating, command);
+    }
+
+    /// A provider's vice, by its account.
+    pub(super) fn vice_of(&self, account: AccountKey) -> Vice {
+        let place = self.actors.place_of(account);
+        match place.map(|place| &self.actors.list[place].role) {
+            Some(Role::Worker(worker)) => worker.vice,
+            _ => Vice::None,
+        }
+    }
+
     pub(super) fn never_signs(&self, actor: usize) -> bool {
         self.has_trick(actor, Trick::NeverSigns) || self.has_trick(actor, Trick::Disputes)
     }

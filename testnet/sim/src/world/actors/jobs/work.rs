@@ -24,6 +24,9 @@ pub struct Job {
     pub next: usize,
     pub under_way: usize,
     pub told_no_more: bool,
+    /// For how long its user thinks after an answer, and until when.
+    pub pause: u64,
+    pub next_at: u64,
     /// Answers that are where they stay: requests by number.
     pub answers: BTreeMap<u32, Vec<(String, ContentId)>>,
     pub began_at: u64,
@@ -86,6 +89,25 @@ pub fn session(shape: &mut Shape, requests: u32, random: &mut Random) -> (u32, B
     let share = [0, 500, 900, 1_000][random.place(4)];
     let later = (sequences..requests).filter(|_| random.chance(share) && shape.is_fed());
     (sequences, later.collect())
+}
+
+/// How many requests may be under way, and for how long a user thinks after an answer.
+pub fn pace(
+    shape: &mut Shape,
+    (sequences, requests): (u32, u64),
+    limits: &mut Limits,
+    random: &mut Random,
+) -> (u32, u64) {
+    let window = random.between(1, 8) as u32;
+    if sequences == 0 {
+        return (window, 0);
+    }
+    limits.copies = 1;
+    let pause = shape.think(requests, limits, random);
+    match pause > 0 || random.chance(250) {
+        true => (1, pause),
+        false => (window, 0),
+    }
 }
 
 /// What a buyer will bear.

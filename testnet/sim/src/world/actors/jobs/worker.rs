@@ -16,6 +16,7 @@ use souk_roles::provider::{
 };
 
 use super::EffectResult;
+use super::conduct::Vice;
 use super::contents::{CONTENT_BYTES, computed};
 use super::journal::Journal;
 use super::links::Purpose;
@@ -29,19 +30,6 @@ use crate::world::{Event as WorldEvent, World};
 
 /// The model's name of devices that jobs are planned over.
 pub const MODEL: &str = "worker";
-
-/// What a device does wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Vice {
-    /// Nothing.
-    None,
-    /// It gives wrong values now and then.
-    Lies,
-    /// It runs on and on now and then.
-    Stalls,
-    /// Its runs fail now and then.
-    Fails,
-}
 
 /// What a question to the market is for.
 pub enum WorkerAsked {
@@ -89,12 +77,7 @@ pub struct Worker {
 impl Worker {
     /// A provider that has not begun.
     pub fn new(key: SigningKey, market: MarketId, random: &mut Random) -> Self {
-        let vice = match random.below(10) {
-            0 => Vice::Lies,
-            1 => Vice::Stalls,
-            2 => Vice::Fails,
-            _ => Vice::None,
-        };
+        let vice = Vice::new(random);
         Self {
             core: None,
             key,
@@ -172,6 +155,7 @@ impl World {
             self.breach_of_job(actor, format!("{lease} was begun twice"));
         }
         self.counts.providers_started += 1;
+        self.trouble(actor);
         let account = self.actors.list[actor].account;
         self.serve_past(account, &past);
         self.tell(actor, ClientEvent::Watch(account));
@@ -232,11 +216,13 @@ impl World {
             );
         }
         self.carry_out_worker(actor, effects);
+        self.check_pins(actor);
     }
 
     fn carry_out_worker(&mut self, actor: usize, effects: Vec<Effect<Action>>) {
         for Effect { ticket, action } in effects {
             self.check_order_of_worker(actor, &action);
+            self.count_pins(actor, &action);
             self.serve_for_lease(actor, &action);
             self.carry_out_of_worker(actor, ticket, action);
         }
@@ -325,6 +311,19 @@ impl World {
         }
     }
 
+    /// What is to come is pinned before it comes, whether it does or not.
+    fn count_pins(&mut self, actor: usize, action: &Action) {
+        let Role::Worker(worker) = &mut self.actors.list[actor].role else {
+            return;
+        };
+        match action {
+            Action::Bring { contents, .. } => worker.tally.pin(contents.iter().map(|it| it.id)),
+            Action::Hold { contents } => worker.tally.pin(contents.iter().copied()),
+            Action::Release { contents } => worker.tally.unpin(contents.iter().copied()),
+            _ => {}
+        }
+    }
+
     /// When a run that takes so long is done on a device that runs one thing at a time.
     fn run_takes(&mut self, actor: usize, lease: LeaseId, takes: u64) -> u64 {
         match &mut self.actors.list[actor].role {
@@ -354,6 +353,7 @@ impl World {
             Action::Sandbox { lease, .. } => {
                 let slots = self.jobs.random.between(1, 2) as u32;
                 let lost = self.jobs.random.chance(10);
+                self.actors.list[actor].harm_if(lost, self.now);
                 let fault = Failure::Crashed("no process".to_owned());
                 let answer = match lost {
                     true => Answer::NoSandbox(fault),
@@ -377,8 +377,10 @@ impl World {
                 let run = (lease, request, part);
                 self.check_run(actor, run, &inputs);
                 let jitter = self.jobs.random.between(800, 1_300);
-                let busy = Micros(work.expected.0 * jitter / 1_000);
+                let turns = self.turns_of(work.graph, &inputs);
+                let busy = Micros(work.expected.0 * turns * jitter / 1_000);
                 let wrong = self.jobs.random.chance(300);
+                self.actors.list[actor].harm_if(wrong && vice != Vice::None, self.now);
                 if vice == Vice::Fails && wrong {
                     let answer = Answer::Ran(Err(Failure::Run("it failed".to_owned())));
                     (lease, 5, answer)
@@ -387,13 +389,10 @@ impl World {
                     let lies = vice == Vice::Lies && wrong && state.is_none();
                     let outputs = self.compute(actor, &work, (&inputs, state), lies);
                     self.on_made(actor, lease, &outputs);
-                    let slow = if vice == Vice::Stalls && wrong {
-                        400
-                    } else {
-                        1
-                    };
+                    let slow = [1, 400][usize::from(vice == Vice::Stalls && wrong)];
                     let after = busy.0.div_ceil(1_000) * slow;
                     let after = self.run_takes(actor, lease, after);
+                    let busy = self.state_time(vice, busy, wrong);
                     let answer = Answer::Ran(Ok(RunResult {
                         bytes: outputs.len() as u64 * CONTENT_BYTES,
                         outputs,
@@ -513,6 +512,9 @@ impl World {
             false => worker.tally.tell(lease, &answer),
         }
         self.tell_worker(actor, Event::Answer { ticket, answer });
+        if let Some(lease) = lease {
+            self.check_risk(actor, lease);
+        }
     }
 }
 

@@ -1,0 +1,231 @@
+//! What honest parties lose by what others do: no more than docs/market.md states.
+
+use souk_market::{
+    CloseReason, DeviceMicros, JobId, Lease, LeaseId, LeaseState, Millis, ReceiptBody,
+};
+use souk_roles::job::plan::NoPlanKind;
+use souk_roles::job::{End, Outcome, Reason, attempt_id};
+
+use super::conduct::{Trick, Vice};
+use crate::checker::LeaseChange;
+use crate::machine::EPOCH_MS;
+use crate::world::World;
+use crate::world::actors::Role;
+
+/// What a note adds at most to what a buyer accepted by word.
+const NOTE_SPAN: DeviceMicros = DeviceMicros(300_000_000);
+
+/// What may be noted of work that its buyer has not begun.
+const UNSTARTED: DeviceMicros = DeviceMicros(2_000_000);
+
+/// For words that are on their way.
+const WORDS: DeviceMicros = DeviceMicros(1_000_000);
+
+/// A device that is held for so many simulated milliseconds is paid for: its provider says that it
+/// is ready after ten seconds.
+const HELD_MS: u64 = 30_000;
+
+impl World {
+    /// What became of leases since this was last looked at.
+    pub(crate) fn check_leases(&mut self) {
+        for change in self.checker.take_changes() {
+            match change {
+                LeaseChange::Opened(lease) => {
+                    self.jobs.opened.insert(lease, self.now);
+                }
+                LeaseChange::Closed(lease) => self.check_closed(lease),
+            }
+        }
+    }
+
+    fn check_closed(&mut self, id: LeaseId) {
+        let Some(opened_at) = self.jobs.opened.remove(&id) else {
+            return;
+        };
+        let (_, shadow) = self.checker.shadow();
+        let Some(lease) = shadow.exchange().lease(id).cloned() else {
+            return;
+        };
+        self.check_paid_too_much(&lease, opened_at);
+        self.check_held(&lease, opened_at);
+    }
+
+    /// M7: whoever is there pays for no more use than it saw, and silence for no more than a note's
+    /// span beyond that; who never talked about a lease pays for a device that is held.
+    fn check_paid_too_much(&mut self, lease: &Lease, opened_at: u64) {
+        let Some(actor) = self.actors.place_of(lease.buyer) else {
+            return;
+        };
+        let Role::Buyer(buyer) = &self.actors.list[actor].role else {
+            return;
+        };
+        if !matches!(buyer.trick, Trick::None | Trick::Vanishes) {
+            return;
+        }
+        let LeaseState::Closed { reason, .. } = lease.state else {
+            return;
+        };
+        let all = DeviceMicros((self.now - opened_at) * 1_000);
+        let seen = buyer.witness.payable(lease.id, self.now);
+        let (payable, held) = seen.unwrap_or((UNSTARTED, all));
+        let silent = match reason {
+            CloseReason::Receipt => DeviceMicros(0),
+            _ if seen.is_some() => NOTE_SPAN,
+            _ => DeviceMicros(0),
+        };
+        let idle = DeviceMicros((held.0 * u64::from(lease.idle.0)).div_ceil(1_000));
+        let most = DeviceMicros(payable.0 + silent.0 + idle.0 + WORDS.0);
+        let bound = ReceiptBody::due(lease.price, most).unwrap_or_default();
+        if lease.cost > bound {
+            let (id, cost) = (lease.id, lease.cost);
+            let what = format!("{id} cost {cost} by {reason:?}, of {bound} at most");
+            self.breach_of_job(actor, what);
+        }
+    }
+
+    /// M8: a device that was held is paid for, where its provider was there and reached the market
+    /// all the time.
+    fn check_held(&mut self, lease: &Lease, opened_at: u64) {
+        let Some(actor) = self.actors.place_of(lease.provider) else {
+            return;
+        };
+        let of = &self.actors.list[actor];
+        let Role::Worker(worker) = &of.role else {
+            return;
+        };
+        let was_there = of.troubled_at < opened_at && worker.core.is_some();
+        let grace = self.genesis().rules.settle_grace.0;
+        let held_ms = (self.now - opened_at).saturating_sub(grace);
+        if was_there && lease.cost.0 == 0 && held_ms >= HELD_MS {
+            let (id, state) = (lease.id, lease.state);
+            let what = format!("{id} held a device {held_ms} ms for nothing: {state:?}");
+            self.breach_of_job(actor, what);
+        }
+    }
+
+    /// M9: words alone move nobody's reputation.
+    pub(crate) fn check_reputations(&mut self) {
+        let (_, shadow) = self.checker.shadow();
+        let mut wrong = None;
+        for (actor, of) in self.actors.list.iter().enumerate() {
+            let known = shadow.exchange().account(of.account);
+            let Some(reputation) = known.map(|account| account.reputation) else {
+                continue;
+            };
+            let is_blameless =
+                reputation.gave_up == 0 && reputation.slow == 0 && reputation.faults == 0;
+            if is_blameless && reputation.score.0 < 500 {
+                wrong = Some((actor, reputation));
+            }
+        }
+        if let Some((actor, reputation)) = wrong {
+            self.breach_of_job(
+                actor,
+                format!("its reputation was talked down: {reputation:?}"),
+            );
+        }
+    }
+
+    /// M10: never more than one note's span of work is unpaid and not noted, beyond the longest
+    /// run.
+    pub(super) fn check_risk(&mut self, actor: usize, id: LeaseId) {
+        let of = &self.actors.list[actor];
+        let Role::Worker(worker) = &of.role else {
+            return;
+        };
+        let (_, shadow) = self.checker.shadow();
+        let Some(lease) = shadow.exchange().lease(id) else {
+            return;
+        };
+        let opened_at = self.jobs.opened.get(&id).copied().unwrap_or(self.now);
+        if worker.vice != Vice::None || lease.is_closed() || of.troubled_at >= opened_at {
+            return;
+        }
+        let noted = lease.note.map_or(lease.accepted, |note| note.usage);
+        let (busy, longest) = worker.tally.worked(id);
+        let risk = DeviceMicros(busy.0.saturating_sub(noted.0));
+        self.counts.long_leases += u64::from(self.now - opened_at > 240_000);
+        if risk.0 > NOTE_SPAN.0 + longest.0 {
+            let what = format!("{id} has worked {} us that nobody noted", risk.0);
+            self.breach_of_job(actor, what);
+        }
+    }
+
+    /// J3: a session that nobody harms ends done: its buyer and its providers lived and reached
+    /// each other and the market, and nothing limits it.
+    pub(super) fn check_session(&mut self, actor: usize, outcome: &Outcome) {
+        let End::Failed(reason) = &outcome.how else {
+            return;
+        };
+        let of = &self.actors.list[actor];
+        let Role::Buyer(buyer) = &of.role else {
+            return;
+        };
+        let Some(job) = &buyer.job else { return };
+        let limits = &job.spec.limits;
+        let is_limited = limits.budget.is_some() || limits.deadline.is_some() || limits.spot;
+        let is_of_market = match reason {
+            Reason::Unreachable(_) | Reason::MarketRefused(_) | Reason::Unsold(_) => true,
+            Reason::NoPlan(why) => why.kind != NoPlanKind::Other,
+            _ => false,
+        };
+        let is_long = job.shape.loops().next().is_some();
+        if is_long
+            || job.spec.sequences == 0
+            || is_limited
+            || is_of_market
+            || buyer.trick != Trick::None
+        {
+            return;
+        }
+        let since = job.began_at();
+        let (_, shadow) = self.checker.shadow();
+        let leases = shadow.exchange().leases();
+        let id = attempt_id(job.spec.job, 0);
+        let mine = leases.filter(|lease| lease.job == id && lease.buyer == of.account);
+        let providers = mine.filter_map(|lease| self.actors.place_of(lease.provider));
+        let mut parties: Vec<usize> = providers.collect();
+        parties.push(actor);
+        let is_harmed = |place: &usize| {
+            let of = &self.actors.list[*place];
+            of.troubled_at >= since || !of.role.is_running() || of.is_waiting(self.now)
+        };
+        if parties.iter().any(is_harmed) {
+            return;
+        }
+        let known = self.known_of_leases(actor);
+        let what = format!("nobody harmed a session, which fails: {reason}; {known}");
+        self.breach_of_job(actor, what);
+    }
+
+    /// What the log knows of the leases of a buyer's job, for a report.
+    pub(super) fn known_of_leases(&self, actor: usize) -> String {
+        let of = &self.actors.list[actor];
+        let Role::Buyer(buyer) = &of.role else {
+            return String::new();
+        };
+        let Some(job) = &buyer.job else {
+            return String::new();
+        };
+        let (spec, last) = (&job.spec, job.lives * 20 + 20);
+        let ids: Vec<JobId> = (0..=last).map(|n| attempt_id(spec.job, n)).collect();
+        let (_, shadow) = self.checker.shadow();
+        let leases = shadow.exchange().leases();
+        let mine = leases.filter(|lease| ids.contains(&lease.job));
+        let known = mine.map(|lease| {
+            let ms = |at: Millis| at.since(Millis(EPOCH_MS)).0;
+            let place = self.actors.place_of(lease.provider).unwrap_or_default();
+            let (start, end, id) = (ms(lease.start), ms(lease.deadline), lease.id);
+            format!(
+                "lease {id} of actor {place} from {start} to {end} {:?}",
+                lease.state
+            )
+        });
+        let known: Vec<String> = known.collect();
+        let (now, began, limits) = (self.now, job.began_at(), &spec.limits);
+        format!(
+            "at {now}, begun at {began}, {limits:?}: {}",
+            known.join("; ")
+        )
+    }
+}

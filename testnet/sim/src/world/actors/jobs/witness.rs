@@ -1,0 +1,134 @@
+//! What a buyer can have seen of its leases, counted naively: the time in which some request of a
+//! lease was open. What it pays by a receipt is bounded by that.
+
+use std::collections::BTreeMap;
+
+use souk_market::{DeviceMicros, LeaseId};
+use souk_roles::job::Leg;
+
+/// See the module.
+#[derive(Default)]
+pub struct Witness {
+    /// The leases of this life's legs.
+    legs: BTreeMap<Leg, LeaseId>,
+    leases: BTreeMap<LeaseId, SeenLease>,
+}
+
+/// What was seen of a lease, in simulated milliseconds.
+struct SeenLease {
+    began: u64,
+    /// How many parts each open request still lacks.
+    open: BTreeMap<u32, usize>,
+    parts: usize,
+    since: u64,
+    counted: u64,
+}
+
+impl SeenLease {
+    fn new(now: u64, parts: usize) -> Self {
+        Self {
+            began: now,
+            open: BTreeMap::new(),
+            parts,
+            since: now,
+            counted: 0,
+        }
+    }
+
+    fn begin(&mut self, request: u32, parts: usize, now: u64) {
+        if self.open.is_empty() {
+            self.since = now;
+        }
+        self.open.insert(request, parts);
+    }
+
+    fn seen_ms(&self, now: u64) -> u64 {
+        let open = if self.open.is_empty() {
+            0
+        } else {
+            now - self.since
+        };
+        self.counted + open
+    }
+}
+
+impl Witness {
+    /// The process of the buyer ended: of what is open it does not hear when it is done.
+    pub fn restart(&mut self) {
+        self.legs.clear();
+    }
+
+    /// A provider is asked for the first request of a lease.
+    pub fn on_started(&mut self, leg: Leg, lease: LeaseId, parts: usize, request: u32, now: u64) {
+        self.legs.insert(leg, lease);
+        let known = self.leases.entry(lease);
+        let seen = known.or_insert_with(|| SeenLease::new(now, parts));
+        seen.begin(request, parts, now);
+    }
+
+    /// It is asked for one more.
+    pub fn on_asked(&mut self, leg: Leg, request: u32, now: u64) {
+        if let Some(seen) = self
+            .leases
+            .get_mut(self.legs.get(&leg).unwrap_or(&LeaseId(0)))
+        {
+            seen.begin(request, seen.parts, now);
+        }
+    }
+
+    /// Its buyer hears that a part is made.
+    pub fn on_made(&mut self, leg: Leg, request: u32, now: u64) {
+        let Some(seen) = self
+            .leases
+            .get_mut(self.legs.get(&leg).unwrap_or(&LeaseId(0)))
+        else {
+            return;
+        };
+        let Some(left) = seen.open.get_mut(&request) else {
+            return;
+        };
+        *left = left.saturating_sub(1);
+        if *left == 0 {
+            seen.counted = seen.seen_ms(now);
+            seen.since = now;
+            seen.open.remove(&request);
+        }
+    }
+
+    /// The most that its buyer pays for the use of a lease, and how long it held it; none of a
+    /// lease that it never talked about.
+    pub fn payable(&self, lease: LeaseId, now: u64) -> Option<(DeviceMicros, DeviceMicros)> {
+        let seen = self.leases.get(&lease)?;
+        let micros = seen.seen_ms(now) * 1_000;
+        // A sixteenth and two seconds, as docs/market.md says.
+        let payable = DeviceMicros(micros + micros / 16 + 2_000_000);
+        Some((payable, DeviceMicros((now - seen.began) * 1_000)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_in_which_no_request_is_open_is_not_seen() {
+        let (leg, lease) = (
+            Leg {
+                attempt: 0,
+                place: 0,
+            },
+            LeaseId(7),
+        );
+        let mut witness = Witness::default();
+        witness.on_started(leg, lease, 2, 0, 1_000);
+        witness.on_asked(leg, 1, 1_100);
+        for (request, now) in [(0, 1_200), (1, 1_300), (0, 1_400), (1, 1_600)] {
+            witness.on_made(leg, request, now);
+        }
+        let micros = 600 * 1_000;
+        let payable = DeviceMicros(micros + micros / 16 + 2_000_000);
+        let held = DeviceMicros(8_000_000);
+        assert_eq!(witness.payable(lease, 9_000), Some((payable, held)));
+        assert_eq!(witness.payable(LeaseId(8), 9_000), None);
+    }
+}
