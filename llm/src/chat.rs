@@ -8,6 +8,7 @@ mod clock;
 mod json;
 mod methods;
 mod source;
+mod sums;
 
 use std::collections::BTreeMap;
 use std::panic::resume_unwind;
@@ -162,6 +163,7 @@ impl ChatTemplate {
         });
         environment.add_filter("tojson", json::text);
         environment.add_filter("wordcount", methods::count_words);
+        sums::count_in(&mut environment);
         environment.add_template("chat", source)?;
         // As Hugging Face's tools: what is not given is none.
         let none_or = |all: Vec<serde_json::Value>| match all.is_empty() {

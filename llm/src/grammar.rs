@@ -4,6 +4,7 @@
 //! text. What ends a text is allowed where the JSON may end, and nowhere else.
 
 mod escape;
+mod properties;
 mod schema;
 
 use std::sync::Arc;
@@ -142,7 +143,11 @@ impl Vocabulary {
     pub fn schema(&self, schema: &Value) -> Result<Grammar, GrammarError> {
         let refused = |reason: String| GrammarError::Schema { reason };
         let mut schema = match schema {
-            Value::Object(_) => schema::prepared(schema).map_err(refused)?,
+            Value::Object(_) => {
+                let prepared = schema::prepared(schema).map_err(refused)?;
+                properties::check(&prepared).map_err(refused)?;
+                prepared
+            }
             Value::Bool(true) => json!({}),
             _ => return Err(refused("a schema is an object".to_owned())),
         };

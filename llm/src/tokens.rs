@@ -1,5 +1,6 @@
 //! Text as tokens and back.
 
+mod charsmap;
 mod spelling;
 mod stream;
 
@@ -63,6 +64,7 @@ impl Tokenizer {
         if json.len() > FILE_BYTES_MAX {
             return too_large(format!("{} bytes", json.len()), FILE_BYTES_MAX);
         }
+        charsmap::check(json).map_err(|why| TokenError::File(why.into()))?;
         let inner = tokenizers::Tokenizer::from_bytes(json);
         let mut inner = inner.map_err(TokenError::File)?;
         let highest = inner.get_vocab(true).into_values().max();

@@ -3,6 +3,8 @@
 pub mod backends;
 pub mod class_name;
 pub mod costs;
+pub(crate) mod graph_operators;
+pub(crate) mod graph_work;
 pub mod group;
 pub mod kernels;
 mod library;

@@ -24,14 +24,16 @@ use super::device;
 use crate::clock::unix_us;
 use crate::device::DeviceError;
 use crate::device::costs::DeviceCosts;
+use crate::device::graph_operators::GraphOperators;
+use crate::device::graph_work::{GraphWork, shapes_of};
 use crate::device::group::{Between, crew};
 use crate::device::linked::{self, Unusable};
 use crate::device::measurement::{self, DeviceMeasurement};
 use crate::device::refused_node;
-use crate::folder::config::{DeviceChoice, Isolation, ProviderFile};
+use crate::folder::config::{DeviceChoice, Fault, Isolation, ProviderFile};
 use crate::protocols::lease::Failure;
 use crate::sandbox::{
-    Recipe, RunMode, Sandbox, SandboxCounts, SandboxFault, SandboxPolicy, SandboxPool,
+    Recipe, RunMode, Sandbox, SandboxCounts, SandboxFault, SandboxPolicy, SandboxPool, SandboxRun,
 };
 
 /// What was found of the rules when the provider started.
@@ -326,6 +328,17 @@ impl Executor {
     }
 }
 
+/// A task, and how it is run.
+pub(crate) struct TaskRun {
+    pub(crate) task: Task,
+    /// How it stands to those of other leases.
+    pub(crate) precedence: Precedence,
+    /// Whether what its subgraph takes is to be told too.
+    pub(crate) is_weighed: bool,
+    /// A fault that the sandbox plays, for tests.
+    pub(crate) fault: Option<Fault>,
+}
+
 /// Why a subgraph is not ready.
 pub(crate) struct NotPrepared {
     /// For the buyer.
@@ -398,6 +411,34 @@ impl LeaseExecutor {
         }
     }
 
+    /// The operators of a subgraph, read where the lease is run.
+    pub(crate) async fn inspect(
+        &self,
+        store: &Arc<Store>,
+        model: ContentId,
+        fault: Option<Fault>,
+    ) -> Result<GraphOperators, Failure> {
+        match &self.place {
+            LeaseProcess::Here(..) => {
+                let store = store.clone();
+                let looking = tokio::task::spawn_blocking(move || {
+                    let model = store.get(&model).ok().flatten();
+                    GraphOperators::of(model.unwrap_or_default())
+                });
+                let found = looking.await;
+                let found = found.map_err(|panicked| Failure::Compile(panicked.to_string()))?;
+                found.map_err(|error| Failure::Limit(error.to_string()))
+            }
+            LeaseProcess::Sandboxed(sandbox, pool) => {
+                let found = sandbox.inspect(store, pool.shared(), model, fault).await;
+                found.map_err(|fault| match fault {
+                    SandboxFault::Refused(reason) => Failure::Limit(reason),
+                    fault => run_failed(fault),
+                })
+            }
+        }
+    }
+
     /// Makes a subgraph ready, unless it is.
     pub(crate) async fn prepare(
         &self,
@@ -437,16 +478,25 @@ impl LeaseExecutor {
         }
     }
 
-    /// Runs a task; the sandbox plays a fault that is asked of it. Who drops this ends the run: a
-    /// sandbox goes with the lease, and in this process what a device is at is let finish, no more.
+    /// Runs a task, and says what its subgraph takes where that is wanted and known. Who drops this
+    /// ends the run: a sandbox goes with the lease, and in this process what a device is at is let
+    /// finish, no more.
     pub(crate) async fn run(
         &self,
-        task: Task,
-        precedence: Precedence,
-        fault: Option<crate::folder::config::Fault>,
-    ) -> Result<RunResult, Failure> {
+        store: &Arc<Store>,
+        run: TaskRun,
+    ) -> Result<(RunResult, Option<GraphWork>), Failure> {
         match &self.place {
             LeaseProcess::Here(runner, stream) => {
+                let weighing = run.is_weighed.then(|| {
+                    let (store, model) = (store.clone(), run.task.model);
+                    let shapes = shapes_of(&run.task.inputs);
+                    let weigh = move || GraphWork::of(store.get(&model).ok()??, &shapes);
+                    tokio::task::spawn_blocking(weigh)
+                });
+                let TaskRun {
+                    task, precedence, ..
+                } = run;
                 let (runner, leaving) = (runner.clone(), CancelOnDrop::default());
                 let (stream, run_mode) = (stream.clone(), self.run_mode);
                 let cancel = leaving.0.clone();
@@ -456,16 +506,26 @@ impl LeaseExecutor {
                 };
                 let ran = tokio::task::spawn_blocking(running).await;
                 let ran = ran.map_err(|panicked| Failure::Run(panicked.to_string()))?;
-                ran.map_err(|error| match error {
+                let ran = ran.map_err(|error| match error {
                     TaskError::Group(GroupRunError::Deadline) => Failure::Expired,
                     error if error.is_bad_input() => Failure::BadInput(error.to_string()),
                     error => Failure::Run(error.to_string()),
-                })
+                })?;
+                let work = match weighing {
+                    Some(weighing) => weighing.await.ok().flatten(),
+                    None => None,
+                };
+                Ok((ran, work))
             }
             LeaseProcess::Sandboxed(sandbox, _) => {
-                let ran = sandbox.run(task, self.run_mode, precedence.deadline, fault);
-                let ran = ran.await;
-                ran.map_err(run_failed)
+                let run = SandboxRun {
+                    task: run.task,
+                    run_mode: self.run_mode,
+                    deadline: run.precedence.deadline,
+                    is_weighed: run.is_weighed,
+                    fault: run.fault,
+                };
+                sandbox.run(run).await.map_err(run_failed)
             }
         }
     }

@@ -33,10 +33,11 @@ mod shared;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use souk_scheduler::execution::{Moment, Task};
 use souk_scheduler::planning::Objective;
 use souk_vocabulary::profile::Profile;
 
-use crate::folder::config::DeviceChoice;
+use crate::folder::config::{DeviceChoice, Fault};
 
 #[cfg(not(target_os = "linux"))]
 pub use absent::{Sandbox, SandboxPool};
@@ -60,6 +61,34 @@ pub enum RunMode {
     ByItself,
     /// It is one of a stream, of which several may be at work.
     InStream,
+}
+
+/// A run that a sandbox is asked for.
+pub(crate) struct SandboxRun {
+    /// The part, and its inputs.
+    pub(crate) task: Task,
+    /// How it stands to others of the lease.
+    pub(crate) run_mode: RunMode,
+    /// When it is over at the latest, where that is known.
+    pub(crate) deadline: Option<Moment>,
+    /// Whether what the part takes is to be told too.
+    pub(crate) is_weighed: bool,
+    /// A fault to play, for tests.
+    pub(crate) fault: Option<Fault>,
+}
+
+#[cfg(target_os = "linux")]
+impl SandboxRun {
+    /// A run that is the only one at a time and may take as long as it does.
+    fn by_itself(task: Task) -> SandboxRun {
+        SandboxRun {
+            task,
+            run_mode: RunMode::ByItself,
+            deadline: None,
+            is_weighed: false,
+            fault: None,
+        }
+    }
 }
 
 /// How many processes a provider has for leases that are not at work.

@@ -279,3 +279,13 @@ fn without_isolation_jobs_run_in_the_providers_process_and_it_says_so() {
         .submit_digits("out", &["--prefer", "cheapest"])
         .done();
 }
+
+#[test]
+fn a_graph_is_read_for_the_owners_limits_in_its_leases_process() {
+    let market = Market::up();
+    // Whoever runs not everything looks at what a graph holds.
+    let (name, process) = faulty(&market, "choke", json!({ "wasm": false }));
+    let again = market.submit_digits("again", &ONE).done();
+    assert_only_the_job_failed(&market, &again, &name, &process);
+    assert!(log_of(&market, &name).contains("signal 6 (SIGABRT)"));
+}

@@ -3,8 +3,15 @@
 //!
 //! - `{% generation %}`, which marks what a model is trained on, becomes a scope of names.
 //! - `'a text' % values` becomes the filter `format`, which is the same.
+//! - What may be lists that are joined is counted ([`super::sums`]).
 
 use std::ops::Range;
+
+use super::sums::{counted_in, text_end};
+
+/// Texts that are filled in with texts that are filled in, and so on, at most. In deeper ones `%`
+/// stays, and the engine refuses it.
+const DEPTH_MAX: usize = 16;
 
 /// What a block begins and ends with.
 const BLOCKS: [(&str, &str); 3] = [("{%", "%}"), ("{{", "}}"), ("{#", "#}")];
@@ -37,7 +44,7 @@ pub(super) fn adapted(source: &str) -> String {
             }
             (0, "generation") => text.push_str(&code.replacen("generation", "with", 1)),
             (0, "endgeneration") => text.push_str(&code.replacen("endgeneration", "endwith", 1)),
-            _ => text.push_str(&formatted(code)),
+            _ => text.push_str(&counted_in(&formatted(code, DEPTH_MAX), kind == 0)),
         }
         at = end;
     }
@@ -47,11 +54,11 @@ pub(super) fn adapted(source: &str) -> String {
 
 /// Where the next block begins, and which it is.
 fn next_block(source: &str, from: usize) -> Option<(usize, usize)> {
-    let begins = BLOCKS.iter().enumerate().filter_map(|(kind, (open, _))| {
-        let at = source[from..].find(open)?;
-        Some((from + at, kind))
-    });
-    begins.min()
+    let mut braces = source[from..].match_indices('{').map(|(at, _)| from + at);
+    braces.find_map(|at| {
+        let is_open = |(open, _): &(&str, &str)| source[at..].starts_with(open);
+        Some((at, BLOCKS.iter().position(is_open)?))
+    })
 }
 
 /// The first word of a block.
@@ -82,22 +89,9 @@ fn block_end(source: &str, from: usize, close: &str) -> usize {
     source.len()
 }
 
-/// Where a text ends that begins with a quote here.
-fn text_end(code: &str, begin: usize) -> usize {
-    let quote = code.as_bytes()[begin];
-    let mut bytes = code.bytes().enumerate().skip(begin + 1);
-    while let Some((at, byte)) = bytes.next() {
-        if byte == b'\\' {
-            bytes.next();
-        } else if byte == quote {
-            return at + 1;
-        }
-    }
-    code.len()
-}
-
-/// Code in which texts that are filled in with `%` are filled in by the filter `format`.
-fn formatted(code: &str) -> String {
+/// Code in which texts that are filled in with `%` are filled in by the filter `format`, so many of
+/// them within each other.
+fn formatted(code: &str, depth: usize) -> String {
     let (mut text, mut at) = (String::with_capacity(code.len()), 0);
     while let Some(letter) = code[at..].chars().next() {
         if letter != '\'' && letter != '"' {
@@ -108,10 +102,10 @@ fn formatted(code: &str) -> String {
         let end = text_end(code, at);
         let literal = &code[at..end];
         at = end;
-        match filling(code, end) {
+        match (depth > 0).then(|| filling(code, end)).flatten() {
             Some(values) => {
                 at = values.end;
-                let values = formatted(arguments(&code[values]));
+                let values = formatted(arguments(&code[values]), depth - 1);
                 text.push_str(&format!("({literal}|format({values}))"));
             }
             None => text.push_str(literal),

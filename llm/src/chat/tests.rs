@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use serde::Deserialize;
 use serde_json::Value as Json;
 
@@ -152,12 +154,54 @@ fn a_template_that_grows_without_bound_is_stopped() {
         "{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxx'.replace('x', 'yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy' * 99999) \
          .replace('y', 'z' * 99999) }}",
         "{{ 'x'.ljust(1000000000) }}",
+        "{% set n = namespace(x=[1]) %}{% for a in range(64) %}{% set n.x = n.x + n.x %}\
+         {% endfor %}{{ n.x | length }}",
+        "{% set n = namespace(x=[]) %}{% for a in range(64) %}{% set n.x = n.x + [1] * 99999999 %}\
+         {% endfor %}{{ n.x | length }}",
+        "{% set in = [1] %}{% for a in range(64) %}{% set in = in + in %}{% endfor %}\
+         {{ in | length }}",
+        "{{ ([range(99999) | list] * 9999) | sum(start=[]) | length }}",
+        "{% set n = namespace(x=[1]) %}{% for a in range(64) %}{% set n.x = n.x | chain(n.x) %}\
+         {% endfor %}{{ n.x | length }}",
     ];
     for source in endless {
+        let began = Instant::now();
         assert!(rendered(source, &[]).is_err(), "{source}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{source}");
     }
     let long = "x".repeat(SOURCE_BYTES_MAX + 1);
     assert!(matches!(rendered(&long, &[]), Err(ChatError::Size(_))));
+}
+
+#[test]
+fn lists_are_joined_as_far_as_conversations_go() {
+    let grown = "{% set n = namespace(x=[]) %}{% for a in range(500) %}{% set n.x = n.x + [a] %}\
+                 {% endfor %}{{ n.x | length }} {{ (n.x + [1, 2])[-1] }} {{ ([1] + [2]) | sum }}";
+    assert_eq!(rendered(grown, &[]).unwrap(), "500 2 3");
+    let marked = "{%- set a = 'x' -%} {{- a + a -}} {{ 1 + 2 }}";
+    assert_eq!(rendered(marked, &[]).unwrap(), "xx3");
+}
+
+/// A source as long as may be, whose reading takes a square of it or a call for each letter.
+#[test]
+fn a_template_is_read_in_a_moment_whatever_it_holds() {
+    let repeated = |piece: &str| piece.repeat(SOURCE_BYTES_MAX / piece.len());
+    for piece in [
+        "{{a}}",
+        "{{(",
+        "{{ (",
+        "{{'%s' % (",
+        "{{ a+(",
+        "{% raw %}",
+        "{# ",
+        "{{   ",
+        "{{ '",
+    ] {
+        let began = Instant::now();
+        let _ = source::adapted(&repeated(piece));
+        let _ = source::adapted(&("{{".to_owned() + &repeated(&piece[2..])));
+        assert!(began.elapsed() < Duration::from_secs(5), "{piece}");
+    }
 }
 
 #[test]

@@ -99,6 +99,25 @@ struct Conjunction {
     states: f64,
 }
 
+/// The schemas right within a value that is a schema, or a list of some.
+pub(super) fn children(schema: &Value) -> impl Iterator<Item = &Value> {
+    let (fields, items) = match schema {
+        Value::Object(fields) => (Some(fields), None),
+        Value::Array(items) => (None, Some(items)),
+        _ => (None, None),
+    };
+    let of_fields = fields.into_iter().flatten().flat_map(of_field);
+    of_fields.chain(items.into_iter().flatten())
+}
+
+fn of_field<'a>((name, value): (&String, &'a Value)) -> Vec<&'a Value> {
+    match (name.as_str(), value) {
+        (name, _) if PLAIN.contains(&name) => Vec::new(),
+        (name, Value::Object(schemas)) if NAMED.contains(&name) => schemas.values().collect(),
+        (_, value) => vec![value],
+    }
+}
+
 /// Counts values, and how deep they are.
 fn measure(value: &Value, depth: usize, left: &mut usize) -> Result<(), String> {
     *left = left

@@ -190,3 +190,34 @@ proptest! {
         }
     }
 }
+
+/// At each of these the library that reads tokenisers panics.
+#[test]
+fn a_file_that_the_library_takes_for_granted_is_refused() {
+    let file = |normalizer: &str, decoder: &str| {
+        format!(
+            r#"{{"version": "1.0", "added_tokens": [], "normalizer": {normalizer}, "decoder":
+            {decoder}, "model": {{"type": "WordLevel", "vocab": {{"a": 0}}, "unk_token": "a"}}}}"#
+        )
+    };
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    let refused = [
+        file("null", r#"{"type": "Fuse", !"}"#),
+        file("null", &format!(r#"{{"type": "Fuse", "x": {deep}}}"#)),
+        file(r#"{"type": "Precompiled"}"#, "null"),
+        file(
+            r#"{"type": "Precompiled", "precompiled_charsmap": "AAAA"}"#,
+            "null",
+        ),
+        file(
+            r#"{"type": "Sequence", "normalizers": [
+                {"type": "Precompiled", "precompiled_charsmap": "BAAAAAAAAAA="}]}"#,
+            "null",
+        ),
+    ];
+    for file in refused {
+        let read = Tokenizer::read(file.as_bytes());
+        assert!(matches!(read, Err(TokenError::File(_))), "{file}");
+    }
+    assert!(Tokenizer::read(file("null", r#"{"type": "Fuse"}"#).as_bytes()).is_ok());
+}

@@ -5,12 +5,13 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use souk_market::{Dtype, Price, Resources, Work};
 use souk_memory::DType;
 use souk_roles::market::operators;
-use souk_scheduler::graph::{Bindings, Graph, Node};
-use souk_scheduler::planning::{Offer, Operators, Slowness, Throughput, node_seconds};
+use souk_scheduler::graph::Node;
+use souk_scheduler::planning::{Offer, Operators, Slowness, Throughput, cost_seconds};
+
+use super::graph_work::GraphWork;
 
 /// Element types that asks state a speed for, as graphs call them.
 const DTYPES: [(DType, Dtype); 5] = [
@@ -23,9 +24,6 @@ const DTYPES: [(DType, Dtype); 5] = [
 
 /// No run takes decades: what a graph says beyond that, it says wrongly.
 const SECONDS_MAX: f64 = 1e9;
-
-/// Element type and extents of an input, by its name.
-pub type Shape = (String, DType, Vec<usize>);
 
 /// What a device is called: its model, marked where it is emulated.
 #[must_use]
@@ -84,29 +82,26 @@ pub fn is_known<'g>(mut nodes: impl Iterator<Item = &'g Node>) -> bool {
     nodes.all(|node| node.cost.certain)
 }
 
-/// Device time of one run of a model with inputs of these shapes, by what an ask states; none where
-/// the model does not say it before it is run.
+/// Device time of one run that takes so much, by what an ask states; none where that is beyond all
+/// sense.
 #[must_use]
-pub fn expected(stated: &Resources, model: Bytes, inputs: &[Shape]) -> Option<Duration> {
-    let mut bindings = Bindings::new();
-    for (name, dtype, dims) in inputs {
-        bindings = bindings.input(name, *dtype, dims);
-    }
-    let graph = Graph::import(model, &bindings).ok()?;
-    if !is_known(graph.nodes().iter()) {
-        return None;
-    }
+pub(crate) fn expected(stated: &Resources, work: &GraphWork) -> Option<Duration> {
     let offer = offer(stated, Price(0));
-    let seconds = graph.nodes().iter().map(|node| node_seconds(node, &offer));
+    let seconds = work
+        .costs()
+        .map(|(cost, count)| cost_seconds(&cost, &offer) * f64::from(count));
     let seconds: f64 = seconds.sum();
     (seconds < SECONDS_MAX).then(|| Duration::try_from_secs_f64(seconds).ok())?
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use souk_memory::npy;
-    use souk_scheduler::graph::cut;
+    use souk_scheduler::graph::{Bindings, Graph, cut};
+    use souk_scheduler::planning::node_seconds;
 
+    use super::super::graph_work::Shape;
     use super::*;
     use crate::provider::tests::resources;
 
@@ -135,15 +130,13 @@ mod tests {
                 (boundary.name.clone(), boundary.dtype, dims.collect())
             };
             let shapes: Vec<Shape> = part.inputs.iter().map(shape).collect();
-            let own = expected(&stated, part.model.clone(), &shapes).unwrap();
+            let work = GraphWork::of(part.model.clone(), &shapes).unwrap();
+            let own = expected(&stated, &work).unwrap();
             assert!(
                 (own.as_secs_f64() / seconds - 1.0).abs() < 0.01,
                 "{own:?} {seconds}"
             );
         }
-        assert_eq!(
-            expected(&stated, Bytes::from_static(b"no model"), &[]),
-            None
-        );
+        assert_eq!(GraphWork::of(Bytes::from_static(b"no model"), &[]), None);
     }
 }

@@ -165,6 +165,8 @@ pub enum Fault {
     Crash,
     /// The job's process takes memory without end.
     Hoard,
+    /// The job's process crashes as it reads a graph for the owner's limits.
+    Choke,
     /// The first tensor that is offered to it is not taken.
     Deaf,
     /// No tensor that is offered to it is taken.

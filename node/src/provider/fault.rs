@@ -36,9 +36,14 @@ impl Faulty {
         }
     }
 
+    /// What is played as a graph is read.
+    pub(super) fn at_graph(&self) -> Option<Fault> {
+        self.fault.filter(|fault| *fault == Fault::Choke)
+    }
+
     /// What is played in the next run.
     pub(super) fn next(&self) -> Option<Fault> {
-        let fault = self.fault?;
+        let fault = self.fault.filter(|fault| *fault != Fault::Choke)?;
         let fewer = |well: u32| well.checked_sub(1);
         let counted = self
             .well
@@ -54,7 +59,7 @@ pub(super) async fn before_run(fault: Option<Fault>) {
         Some(Fault::Die) => std::process::abort(),
         // The job's process plays the others, if it has one.
         Some(Fault::Lie | Fault::Stall | Fault::Crash | Fault::Hoard) => {}
-        Some(Fault::Deaf | Fault::Shut) | None => {}
+        Some(Fault::Choke | Fault::Deaf | Fault::Shut) | None => {}
     }
 }
 

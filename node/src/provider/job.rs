@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use souk_market::{AccountKey, Resources};
 use souk_memory::ContentId;
 use souk_roles::lease::Start;
@@ -14,7 +13,8 @@ use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::{Span, SpanKind, Timeline, UnixMicros};
 
 use crate::clock::unix_us;
-use crate::device::stated::{self, Shape};
+use crate::device::graph_work::GraphWork;
+use crate::device::stated;
 use crate::executor::LeaseExecutor;
 use crate::folder::contact::Contact;
 use crate::protocols::lease::{LeaseReport, PeerTraffic};
@@ -159,27 +159,23 @@ pub(super) struct JudgedRuns {
 /// Runs of one graph.
 struct Runs {
     count: u32,
-    /// Of the inputs of the first.
-    shapes: Vec<Shape>,
+    /// What the first took; none where the graph does not say.
+    takes: Option<GraphWork>,
 }
 
 impl JudgedRuns {
-    /// A graph was run with inputs of these shapes, and took so long.
-    pub(super) fn ran(&mut self, graph: ContentId, shapes: Vec<Shape>, busy: Duration) {
+    /// A graph was run that takes this, as far as it was weighed, and took so long.
+    pub(super) fn ran(&mut self, graph: ContentId, takes: Option<GraphWork>, busy: Duration) {
         let runs = self.runs.entry(graph);
-        runs.or_insert(Runs { count: 0, shapes }).count += 1;
+        runs.or_insert(Runs { count: 0, takes }).count += 1;
         self.busy += busy;
     }
 
     /// Device time of all of it by other figures; none where a graph does not say.
-    pub(super) fn promised(
-        &self,
-        stated: &Resources,
-        model: impl Fn(&ContentId) -> Option<Bytes>,
-    ) -> Option<Duration> {
-        let runs = self.runs.iter();
-        runs.map(|(graph, runs)| {
-            let one = stated::expected(stated, model(graph)?, &runs.shapes)?;
+    pub(super) fn promised(&self, stated: &Resources) -> Option<Duration> {
+        let runs = self.runs.values();
+        runs.map(|runs| {
+            let one = stated::expected(stated, runs.takes.as_ref()?)?;
             Some(one.saturating_mul(runs.count))
         })
         .sum()
@@ -196,6 +192,7 @@ pub(super) fn believed(own: Duration, told: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use souk_memory::npy;
 
     use super::*;
@@ -209,11 +206,13 @@ mod tests {
         let shape = ("images".to_owned(), images.dtype(), images.dims().to_vec());
         let stated = crate::provider::tests::resources();
         let graph = ContentId::of(MODEL);
+        let takes = GraphWork::of(Bytes::from_static(MODEL), &[shape]);
+        assert!(takes.is_some());
         let mut judged = JudgedRuns::default();
-        for _ in 0..3 {
-            judged.ran(graph, vec![shape.clone()], Duration::from_millis(10));
+        for takes in [takes, None, None] {
+            judged.ran(graph, takes, Duration::from_millis(10));
         }
-        let all = judged.promised(&stated, |_| Some(Bytes::from_static(MODEL)));
+        let all = judged.promised(&stated);
         let own = all.unwrap() / 3;
         assert!(own > Duration::from_micros(100), "{own:?}");
         assert_eq!(believed(own, own.mul_f64(1.02)), own.mul_f64(1.02));

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use souk_memory::{ContentId, Store};
-use souk_scheduler::execution::{Moment, RunResult, Task};
+use souk_scheduler::execution::RunResult;
 use souk_vocabulary::profile::Profile;
 
-use super::{Recipe, RunMode, SandboxFault, SandboxPolicy};
+use super::{Recipe, SandboxFault, SandboxPolicy, SandboxRun};
+use crate::device::graph_operators::GraphOperators;
+use crate::device::graph_work::GraphWork;
 use crate::folder::config::Fault;
 
 /// A running sandbox, of which there is none.
@@ -88,6 +90,20 @@ impl Sandbox {
         match *self {}
     }
 
+    /// The operators of a model.
+    ///
+    /// # Errors
+    /// None: there is no sandbox to ask.
+    pub(crate) async fn inspect(
+        &self,
+        _store: &Arc<Store>,
+        _shared: &(),
+        _model: ContentId,
+        _fault: Option<Fault>,
+    ) -> Result<GraphOperators, SandboxFault> {
+        match *self {}
+    }
+
     /// Gives the sandbox a model and its weights.
     ///
     /// # Errors
@@ -106,13 +122,10 @@ impl Sandbox {
     ///
     /// # Errors
     /// None: there is no sandbox to ask.
-    pub async fn run(
+    pub(crate) async fn run(
         &self,
-        _task: Task,
-        _course: RunMode,
-        _deadline: Option<Moment>,
-        _fault: Option<Fault>,
-    ) -> Result<RunResult, SandboxFault> {
+        _run: SandboxRun,
+    ) -> Result<(RunResult, Option<GraphWork>), SandboxFault> {
         match *self {}
     }
 }

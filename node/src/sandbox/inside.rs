@@ -28,6 +28,8 @@ use souk_vocabulary::taxonomy::Kind;
 use super::shared::SharedContent;
 use super::{RunMode, SandboxPolicy};
 use crate::clock::unix_us;
+use crate::device::graph_operators::GraphOperators;
+use crate::device::graph_work::{GraphWork, shapes_of};
 use crate::device::group::{Between, crew};
 use crate::device::{choose_library, open_known, open_libraries};
 use crate::folder::config::{DeviceChoice, Fault};
@@ -201,10 +203,16 @@ impl Inside {
                         // What is not what it is called is missed when the model is made ready.
                         let _ = self.hold(contents, sealed);
                     }
+                    SandboxOrder::Inspect(number, model, fault) => self.say_what_came(|| {
+                        play(fault);
+                        let found = GraphOperators::of(self.held(model).unwrap_or_default());
+                        let found = found.map_err(|error| error.to_string());
+                        (SandboxAnswer::Inspected(number, found), Vec::new())
+                    }),
                     SandboxOrder::Prepare(number, model) => self.say_what_came(|| {
                         let prepared = self.runner.prepare(model);
-                        let bytes = || self.store.get(&model).ok().flatten();
-                        let prepared = prepared.map_err(|error| NotReady::of(&error, bytes()));
+                        let prepared =
+                            prepared.map_err(|error| NotReady::of(&error, self.held(model)));
                         (SandboxAnswer::Prepared(number, prepared), Vec::new())
                     }),
                     SandboxOrder::Run(number, order) => match order.run_mode {
@@ -253,7 +261,18 @@ impl Inside {
         Some(())
     }
 
-    fn run(&self, order: RunOrder, sealed: Vec<SealedMemory>) -> Result<RunResult, RunFault> {
+    /// A content of the job's.
+    fn held(&self, content: ContentId) -> Option<Bytes> {
+        self.store.get(&content).ok().flatten()
+    }
+
+    /// What a run gave, and what its model takes where that is to be told: both are found out at
+    /// once, so that nobody waits for the second.
+    fn run(
+        &self,
+        order: RunOrder,
+        sealed: Vec<SealedMemory>,
+    ) -> Result<(RunResult, Option<GraphWork>), RunFault> {
         let deadline = order.left.map(|left| Moment::now().after(left));
         play(order.fault);
         let failed = |error: String| RunFault::Failed(error);
@@ -273,12 +292,32 @@ impl Inside {
             sequence: order.sequence,
             inputs,
         };
+        thread::scope(|scope| {
+            let weigh = || GraphWork::of(self.held(task.model)?, &shapes_of(&task.inputs));
+            let weighing = order.is_weighed.then(|| scope.spawn(weigh));
+            let ran = self.run_task(&task, order.run_mode, deadline);
+            let work = weighing.and_then(|weighing| weighing.join().ok()?);
+            match ran {
+                Ok(ran) => Ok((ran, work)),
+                Err(TaskError::Group(GroupRunError::Deadline)) => Err(RunFault::Late),
+                Err(error) if error.is_bad_input() => Err(RunFault::BadInput(error.to_string())),
+                Err(error) => Err(failed(error.to_string())),
+            }
+        })
+    }
+
+    fn run_task(
+        &self,
+        task: &Task,
+        run_mode: RunMode,
+        deadline: Option<Moment>,
+    ) -> Result<RunResult, TaskError> {
         let precedence = Precedence {
             deadline,
             ..Precedence::default()
         };
-        let ran = match order.run_mode {
-            RunMode::ByItself => self.runner.run_as(&task, precedence),
+        match run_mode {
+            RunMode::ByItself => self.runner.run_as(task, precedence),
             RunMode::InStream => {
                 let owner = Some(OWNER);
                 let precedence = Precedence {
@@ -288,20 +327,18 @@ impl Inside {
                 // Who wants it no more ends the process.
                 let never = Cancel::default();
                 let stream = &self.stream;
-                self.runner.run_in_stream(stream, &task, precedence, &never)
+                self.runner.run_in_stream(stream, task, precedence, &never)
             }
-        };
-        match ran {
-            Err(TaskError::Group(GroupRunError::Deadline)) => Err(RunFault::Late),
-            Err(error) if error.is_bad_input() => Err(RunFault::BadInput(error.to_string())),
-            ran => ran.map_err(|error| failed(error.to_string())),
         }
     }
 }
 
 /// The answer to a run, and the blobs that follow it.
-fn ran(number: Number, ran: Result<RunResult, RunFault>) -> (SandboxAnswer, Vec<Bytes>) {
-    let ran = match ran {
+fn ran(
+    number: Number,
+    ran: Result<(RunResult, Option<GraphWork>), RunFault>,
+) -> (SandboxAnswer, Vec<Bytes>) {
+    let (ran, work) = match ran {
         Ok(ran) => ran,
         Err(failed) => {
             return (
@@ -325,6 +362,7 @@ fn ran(number: Number, ran: Result<RunResult, RunFault>) -> (SandboxAnswer, Vec<
         busy: ran.busy,
         makespan: ran.makespan,
         learned: ran.learned,
+        work,
     };
     let blobs = blobs.into_iter().map(|(_, blob)| blob).collect();
     (SandboxAnswer::Ran(number, Box::new(Ok(head))), blobs)
@@ -386,7 +424,7 @@ fn say(channel: &Mutex<FarEnd>, answer: &SandboxAnswer, blobs: &[Bytes]) {
 /// Plays a fault that a test asked an emulated device for.
 fn play(fault: Option<Fault>) {
     match fault {
-        Some(Fault::Crash) => abort(),
+        Some(Fault::Crash | Fault::Choke) => abort(),
         Some(Fault::Hoard) => {
             let mut hoard: Vec<Vec<u8>> = Vec::new();
             loop {

@@ -12,7 +12,7 @@ use souk_scheduler::execution::Task;
 use souk_scheduler::planning::Objective;
 
 use super::shared::SharedContents;
-use super::{ControlGroups, Recipe, RunMode, Sandbox, SandboxFault};
+use super::{ControlGroups, Recipe, Sandbox, SandboxFault, SandboxRun};
 use crate::device::costs::DeviceCosts;
 use crate::folder::config::DeviceChoice;
 
@@ -77,26 +77,19 @@ pub async fn measure(setting: ReleaseSetup<'_>) -> Result<ReleaseTimes, SandboxF
     let first = ready(&recipe, &store, &shared, model).await?;
     recipe.profiles = Some(first.profiles()?);
     // The first run makes what later ones have.
-    first
-        .run(task.clone(), RunMode::ByItself, None, None)
-        .await?;
+    let run = || SandboxRun::by_itself(task.clone());
+    first.run(run()).await?;
     let began = Instant::now();
-    first
-        .run(task.clone(), RunMode::ByItself, None, None)
-        .await?;
+    first.run(run()).await?;
     let typical = began.elapsed();
     drop(first);
     let mut waits = Vec::with_capacity(setting.rounds);
     for round in 0..setting.rounds {
         let sandbox = ready(&recipe, &store, &shared, model).await?;
-        sandbox
-            .run(task.clone(), RunMode::ByItself, None, None)
-            .await?;
+        sandbox.run(run()).await?;
         let at = typical.mul_f64((round as f64 + 0.5) / setting.rounds as f64);
-        let run =
-            tokio::time::timeout(at, sandbox.run(task.clone(), RunMode::ByItself, None, None))
-                .await;
-        if run.is_ok() {
+        let ran = tokio::time::timeout(at, sandbox.run(run())).await;
+        if ran.is_ok() {
             continue;
         }
         let told = Instant::now();

@@ -1,20 +1,23 @@
 //! What a provider and a sandbox say to each other. Both are the same program: nothing here
 //! outlives it, so nothing is versioned.
 
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use souk_memory::ContentId;
-use souk_scheduler::execution::TaskError;
 use souk_scheduler::execution::report::Report;
 use souk_scheduler::execution::timeline::Timeline;
+use souk_scheduler::execution::{Moment, TaskError};
 use souk_scheduler::learning::{CostHistory, Measurement};
 use souk_scheduler::planning::Objective;
 
-use super::shared::SharedContent;
-use super::{RunMode, SandboxPolicy};
+use super::shared::{SealedCopy, SharedContent};
+use super::{RunMode, SandboxPolicy, SandboxRun};
+use crate::device::graph_operators::GraphOperators;
+use crate::device::graph_work::GraphWork;
 use crate::device::refused_node;
 use crate::folder::config::{DeviceChoice, Fault};
 
@@ -24,13 +27,16 @@ pub(super) type Number = u64;
 /// What a provider says.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum SandboxOrder {
-    /// The first: what to be. [`Answer::Opened`] follows.
+    /// The first: what to be. [`SandboxAnswer::OpenAnswer`] follows.
     OpenOrder(Box<OpenOrder>),
     /// Content to hold; nothing follows.
     Hold(Vec<(ContentId, SharedContent)>),
-    /// A model to make ready. [`Answer::Prepared`] follows.
+    /// A model whose operators are asked for, and a fault to play meanwhile, for tests.
+    /// [`SandboxAnswer::Inspected`] follows.
+    Inspect(Number, ContentId, Option<Fault>),
+    /// A model to make ready. [`SandboxAnswer::Prepared`] follows.
     Prepare(Number, ContentId),
-    /// A model to run. [`Answer::Ran`] follows; of a stream others may be sent before that.
+    /// A model to run. [`SandboxAnswer::Ran`] follows; of a stream others may be sent before that.
     Run(Number, RunOrder),
 }
 
@@ -84,8 +90,34 @@ pub(super) struct RunOrder {
     /// Time to its deadline, if it has one: the two processes share no clock. What else orders
     /// runs is between leases, and here is but one.
     pub(super) left: Option<Duration>,
+    /// Whether it is to be told what the model takes.
+    pub(super) is_weighed: bool,
     /// A fault to play, for tests.
     pub(super) fault: Option<Fault>,
+}
+
+impl RunOrder {
+    /// The order, and the memory that goes with it.
+    pub(super) fn new(run: SandboxRun) -> io::Result<(RunOrder, Vec<SealedCopy>)> {
+        let task = run.task;
+        let mut sealed = Vec::new();
+        let mut inputs = Vec::with_capacity(task.inputs.len());
+        for (name, tensor) in &task.inputs {
+            inputs.push((name.clone(), SharedContent::tensor(tensor, &mut sealed)?));
+        }
+        let (name, model) = (task.name, task.model);
+        let order = RunOrder {
+            name,
+            model,
+            sequence: task.sequence,
+            run_mode: run.run_mode,
+            inputs,
+            left: run.deadline.map(|at| at.since(Moment::now())),
+            is_weighed: run.is_weighed,
+            fault: run.fault,
+        };
+        Ok((order, sealed))
+    }
 }
 
 /// Why a run gave nothing.
@@ -126,6 +158,8 @@ pub(super) enum SandboxAnswer {
     Alive,
     /// Its devices are open; or why they are not.
     OpenAnswer(Result<OpenAnswer, String>),
+    /// The operators of the model, if there are no more than may be told.
+    Inspected(Number, Result<GraphOperators, String>),
     /// The model is ready; or why it is not.
     Prepared(Number, Result<(), NotReady>),
     /// What the run gave, or why it failed.
@@ -152,6 +186,8 @@ pub(super) struct RunHead {
     pub(super) busy: Duration,
     pub(super) makespan: Duration,
     pub(super) learned: Vec<Measurement>,
+    /// What the model takes, where that was asked and its nodes say it.
+    pub(super) work: Option<GraphWork>,
 }
 
 #[cfg(test)]
@@ -169,6 +205,7 @@ mod tests {
             run_mode: RunMode::InStream,
             inputs: vec![("x".to_owned(), SharedContent::SharedContents)],
             left: Some(Duration::from_secs(3)),
+            is_weighed: true,
             fault: None,
         };
         let hold = vec![(id, SharedContent::Here(Bytes::from_static(b"model")))];

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use souk_host::system;
 use souk_memory::{ContentId, Store, Tensor};
-use souk_scheduler::execution::{Moment, RunResult, Task};
+use souk_scheduler::execution::RunResult;
 use souk_vocabulary::profile::Profile;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
@@ -19,8 +19,10 @@ use tokio::sync::{Mutex as Turn, watch};
 use tokio::task::JoinHandle;
 
 use super::group::{ControlGroup, ControlGroupError, GroupLimits};
-use super::shared::{self, Parcel, SharedContent, SharedContents};
-use super::{COMMAND, Recipe, RunMode, SILENCE_MAX, SandboxFault, SandboxPolicy};
+use super::shared::{Parcel, SharedContents};
+use super::{COMMAND, Recipe, SILENCE_MAX, SandboxFault, SandboxPolicy, SandboxRun};
+use crate::device::graph_operators::GraphOperators;
+use crate::device::graph_work::GraphWork;
 use crate::device::probe::TOLD;
 use crate::folder::config::Fault;
 use crate::sandbox::channel::{self, Answers, Orders};
@@ -89,8 +91,9 @@ struct PendingAnswers {
 /// An answer to a numbered order.
 #[derive(Debug)]
 enum NumberedAnswer {
+    Inspected(Result<GraphOperators, String>),
     Prepared(Result<(), NotReady>),
-    Ran(Box<Result<RunResult, RunFault>>),
+    Ran(Box<Result<(RunResult, Option<GraphWork>), RunFault>>),
 }
 
 impl Sandbox {
@@ -269,6 +272,28 @@ impl Sandbox {
         self.process.get_mut().child.kill().await
     }
 
+    /// Gives the sandbox a model, and has its operators told: what is a stranger's is read there.
+    ///
+    /// # Errors
+    /// [`SandboxFault::Refused`] where the model has more of them than there are, or how the
+    /// sandbox ended.
+    pub(crate) async fn inspect(
+        &self,
+        store: &Arc<Store>,
+        shared: &Arc<SharedContents>,
+        model: ContentId,
+        fault: Option<Fault>,
+    ) -> Result<GraphOperators, SandboxFault> {
+        self.hand_over(store, shared, vec![model]).await?;
+        let number = self.number();
+        let order = SandboxOrder::Inspect(number, model, fault);
+        self.tell(&order, &[]).await?;
+        match self.answer(number).await? {
+            NumberedAnswer::Inspected(found) => found.map_err(SandboxFault::Refused),
+            _ => Err(SandboxFault::Confused),
+        }
+    }
+
     /// Gives the sandbox a model and its weights, and has it made ready.
     ///
     /// # Errors
@@ -281,13 +306,8 @@ impl Sandbox {
         model: ContentId,
         weights: &[ContentId],
     ) -> Result<(), SandboxFault> {
-        let ids: Vec<ContentId> = [&[model], weights].concat();
-        let (store, shared) = (store.clone(), shared.clone());
-        let gathered = tokio::task::spawn_blocking(move || shared.gather(&store, &ids)).await;
-        let parcels = gathered.expect("gathering content does not panic")?;
-        for parcel in &parcels {
-            self.hold(parcel).await?;
-        }
+        let ids = [&[model], weights].concat();
+        self.hand_over(store, shared, ids).await?;
         let number = self.number();
         self.tell(&SandboxOrder::Prepare(number, model), &[])
             .await?;
@@ -296,8 +316,23 @@ impl Sandbox {
                 Some(node) => SandboxFault::RefusedNode(node, it.reason),
                 None => SandboxFault::Refused(it.reason),
             }),
-            NumberedAnswer::Ran(_) => Err(SandboxFault::Confused),
+            _ => Err(SandboxFault::Confused),
         }
+    }
+
+    async fn hand_over(
+        &self,
+        store: &Arc<Store>,
+        shared: &Arc<SharedContents>,
+        ids: Vec<ContentId>,
+    ) -> Result<(), SandboxFault> {
+        let (store, shared) = (store.clone(), shared.clone());
+        let gathered = tokio::task::spawn_blocking(move || shared.gather(&store, &ids)).await;
+        let parcels = gathered.expect("gathering content does not panic")?;
+        for parcel in &parcels {
+            self.hold(parcel).await?;
+        }
+        Ok(())
     }
 
     async fn hold(&self, parcel: &Parcel) -> Result<(), SandboxFault> {
@@ -306,23 +341,18 @@ impl Sandbox {
         self.tell(&order, &files).await
     }
 
-    /// Runs a part, until a deadline where there is one. Of a stream several may be run at once,
-    /// and end in any order.
+    /// Runs a part, until a deadline where there is one, and says what it takes where that is
+    /// wanted and known. Of a stream several may be run at once, and end in any order.
     ///
     /// # Errors
     /// [`SandboxFault::Refused`] or, where the inputs are at fault, [`SandboxFault::BadInput`] with
     /// the device's words, [`SandboxFault::OutOfTime`] where its deadline came first, or how the
     /// sandbox ended.
-    pub async fn run(
+    pub(crate) async fn run(
         &self,
-        task: Task,
-        run_mode: RunMode,
-        deadline: Option<Moment>,
-        fault: Option<Fault>,
-    ) -> Result<RunResult, SandboxFault> {
-        let left = deadline.map(|at| at.since(Moment::now()));
-        let wrapping =
-            tokio::task::spawn_blocking(move || RunOrder::new(task, run_mode, left, fault));
+        run: SandboxRun,
+    ) -> Result<(RunResult, Option<GraphWork>), SandboxFault> {
+        let wrapping = tokio::task::spawn_blocking(move || RunOrder::new(run));
         let wrapped = wrapping.await.expect("wrapping inputs does not panic");
         let (order, sealed) = wrapped.map_err(SandboxFault::Memory)?;
         let files: Vec<_> = sealed.iter().map(|sealed| sealed.file()).collect();
@@ -456,6 +486,12 @@ impl AnswerReader {
         silence: Duration,
     ) -> Result<(Number, NumberedAnswer), io::ErrorKind> {
         match self.word(silence).await? {
+            SandboxAnswer::Inspected(number, found) => {
+                if found.as_ref().is_ok_and(|found| !found.is_sound()) {
+                    return Err(io::ErrorKind::InvalidData);
+                }
+                Ok((number, NumberedAnswer::Inspected(found)))
+            }
             SandboxAnswer::Prepared(number, prepared) => {
                 Ok((number, NumberedAnswer::Prepared(prepared)))
             }
@@ -474,7 +510,10 @@ impl AnswerReader {
         &mut self,
         ran: RunHead,
         silence: Duration,
-    ) -> Result<RunResult, io::ErrorKind> {
+    ) -> Result<(RunResult, Option<GraphWork>), io::ErrorKind> {
+        if ran.work.as_ref().is_some_and(|work| !work.is_sound()) {
+            return Err(io::ErrorKind::InvalidData);
+        }
         let lengths = ran.outputs.iter().map(|(_, length)| *length);
         if lengths.fold(0, u64::saturating_add) > self.outputs_bytes {
             return Err(io::ErrorKind::FileTooLarge);
@@ -486,14 +525,15 @@ impl AnswerReader {
             let tensor = Tensor::from_blob(&blob);
             outputs.insert(name, tensor.map_err(|_| io::ErrorKind::InvalidData)?);
         }
-        Ok(RunResult {
+        let result = RunResult {
             outputs,
             report: ran.report,
             timeline: ran.timeline,
             busy: ran.busy,
             makespan: ran.makespan,
             learned: ran.learned,
-        })
+        };
+        Ok((result, ran.work))
     }
 }
 
@@ -526,33 +566,6 @@ impl OpenOrder {
             library: recipe.library.clone(),
             memory_bytes: recipe.memory_bytes,
         }
-    }
-}
-
-impl RunOrder {
-    /// The order, and the memory that goes with it.
-    fn new(
-        task: Task,
-        run_mode: RunMode,
-        left: Option<Duration>,
-        fault: Option<Fault>,
-    ) -> io::Result<(RunOrder, Vec<shared::SealedCopy>)> {
-        let mut sealed = Vec::new();
-        let mut inputs = Vec::with_capacity(task.inputs.len());
-        for (name, tensor) in &task.inputs {
-            inputs.push((name.clone(), SharedContent::tensor(tensor, &mut sealed)?));
-        }
-        let (name, model) = (task.name, task.model);
-        let order = RunOrder {
-            name,
-            model,
-            sequence: task.sequence,
-            run_mode,
-            inputs,
-            left,
-            fault,
-        };
-        Ok((order, sealed))
     }
 }
 

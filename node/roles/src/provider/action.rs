@@ -90,7 +90,8 @@ pub enum Action {
         /// The work.
         start: Box<Start>,
     },
-    /// Look whether the owner's limits allow what the graphs of a lease do: `Checked`.
+    /// Look, in the place of a lease, whether the owner's limits allow what its graphs do:
+    /// `Checked`.
     Check {
         /// The lease.
         lease: LeaseId,

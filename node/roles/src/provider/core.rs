@@ -143,7 +143,7 @@ impl ProviderCore {
             Event::Changed => self.look_at_market(),
             Event::SpeedDue(resources) => self.shelf.on_speed(&self.shared, resources),
             Event::SandboxLost { lease, fault } => {
-                let has_place = |lease: &&LeaseCore| lease.stage >= WorkStage::Preparing;
+                let has_place = |lease: &&LeaseCore| lease.stage >= WorkStage::Checking;
                 if self.leases.get(&lease).filter(has_place).is_some() {
                     self.end(lease, End::Failed(fault));
                 }

@@ -46,10 +46,10 @@ pub enum WorkStage {
     Recording,
     /// The graphs come, and what the first part wants of the buyer.
     Fetching,
-    /// The graphs are looked at.
-    Checking,
     /// A place to run it in is found.
     Placing,
+    /// The graphs are looked at, in that place.
+    Checking,
     /// The first part is compiled.
     Preparing,
     /// The buyer's word is waited for.

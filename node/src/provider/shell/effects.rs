@@ -8,8 +8,6 @@ use libp2p::PeerId;
 use souk_market::{AccountKey, Command, LeaseId, Price, Receipt, Refusal};
 use souk_memory::transfers::Urgency as TransferUrgency;
 use souk_memory::{ContentId, Tensor};
-use souk_onnx as onnx;
-use souk_onnx::custom::Custom;
 use souk_roles::access::Scope;
 use souk_roles::lease::{Failure, Offer, OfferAnswer, Part, Start};
 use souk_roles::provider::{Content, ContentKind, DEVICE, MarketView, NotDone, Report, Urgency};
@@ -21,10 +19,10 @@ use crate::client::trader::TradeError;
 use crate::clock::{unix_ms, unix_us};
 use crate::content::along::{self, TO_PROVIDER_BYTES_MAX};
 use crate::content::transfers::{FetchError, FetchedContent};
-use crate::executor::{LeaseExecutor, NotPrepared};
+use crate::device::stated;
+use crate::executor::{LeaseExecutor, NotPrepared, TaskRun};
 use crate::folder::contact::Contact;
 use crate::folder::key;
-use crate::folder::limits::{LimitRefusal, ProviderLimits};
 use crate::protocols::lease;
 use crate::provider::fault;
 
@@ -63,7 +61,10 @@ impl Shell {
                 contents.iter().for_each(|id| store.unpin(id));
             }
             Action::Learn { buyer, start } => self.learn(buyer, &start),
-            Action::Check { graphs, .. } => self.spawn(ticket, check(provider, graphs)),
+            Action::Check { lease, graphs } => {
+                let executor = self.executor(lease);
+                self.spawn(ticket, check(provider, executor, graphs));
+            }
             action @ (Action::Sandbox { .. } | Action::Prepare { .. } | Action::Run { .. }) => {
                 self.begin_computing(ticket, action);
             }
@@ -451,39 +452,28 @@ fn title(contents: &[Content], together: &BTreeMap<ContentId, FetchedContent>) -
     }
 }
 
-/// Whether what graphs do is within what this provider does.
-async fn check(provider: Arc<Provider>, graphs: Vec<ContentId>) -> EffectOutcome {
-    if provider.terms.limits.allows_all_operators() {
-        return EffectOutcome::Is(Answer::Checked(Ok(())));
-    }
-    let checking = tokio::task::spawn_blocking(move || {
-        let limits = &provider.terms.limits;
-        graphs.iter().try_for_each(|graph| {
-            // A graph that is not one is named as such when it is compiled.
-            let Ok(Some(model)) = provider.tensors.store().get(graph) else {
-                return Ok(());
-            };
-            let model = onnx::decode(model).ok();
-            let functions = model.iter().flat_map(|model| &model.functions);
-            let bodies = functions.flat_map(|function| &function.node);
-            let graphs = model.iter().flat_map(|model| &model.graph);
-            let mut nodes = graphs.flat_map(|graph| &graph.node).chain(bodies);
-            nodes.try_for_each(|node| check_node(limits, node))
-        })
-    });
-    let checked = checking.await.expect("looking at a graph does not panic");
-    let checked = checked.map_err(|refusal| Failure::Limit(refusal.to_string()));
-    EffectOutcome::Is(Answer::Checked(checked))
-}
-
-/// Whether a node, and those of its bodies, are within what this provider does.
-fn check_node(limits: &ProviderLimits, node: &onnx::NodeProto) -> Result<(), LimitRefusal> {
-    if let Some(kernel) = Custom::of(node) {
-        limits.check_kernel(kernel)?;
-    }
-    limits.check_operator(node.op_type())?;
-    let mut inner = node.subgraphs().flat_map(|graph| &graph.node);
-    inner.try_for_each(|node| check_node(limits, node))
+/// Whether what graphs do is within what this provider does. They are a stranger's: where the lease
+/// is run they are read, and here it is looked at what they hold.
+async fn check(
+    provider: Arc<Provider>,
+    executor: Arc<LeaseExecutor>,
+    graphs: Vec<ContentId>,
+) -> EffectOutcome {
+    let limits = &provider.terms.limits;
+    let store = provider.tensors.store();
+    let checking = async {
+        if limits.allows_all_operators() {
+            return Ok(());
+        }
+        for graph in graphs {
+            let fault = provider.fault.at_graph();
+            let operators = executor.inspect(store, graph, fault).await?;
+            let checked = operators.check(limits);
+            checked.map_err(|refusal| Failure::Limit(refusal.to_string()))?;
+        }
+        Ok(())
+    };
+    EffectOutcome::Is(Answer::Checked(checking.await))
 }
 
 /// Has the device make a part ready; a node that it refuses is named by its digest.
@@ -521,9 +511,6 @@ async fn run(
         promised,
     } = begun;
     let inputs = provider.inputs(inputs).await?;
-    let shape =
-        |(name, tensor): (&String, &Tensor)| (name.clone(), tensor.dtype(), tensor.dims().to_vec());
-    let shapes: Vec<_> = inputs.iter().map(shape).collect();
     let fault = provider.fault.next();
     fault::before_run(fault).await;
     let task = Task {
@@ -532,20 +519,26 @@ async fn run(
         sequence,
         inputs,
     };
-    let known = provider.promised(&work, promised, &shapes);
+    let run = TaskRun {
+        task,
+        precedence,
+        is_weighed: promised.is_none() && work.flops > 0,
+        fault,
+    };
     let at_work = provider.energy.begin(&executor);
-    let (ran, promised) = tokio::join!(executor.run(task, precedence, fault), known);
-    let mut ran = ran?;
+    let ran = executor.run(provider.tensors.store(), run).await;
+    let (mut ran, takes) = ran?;
     if let Some(at_work) = at_work {
         at_work.write(&mut ran.report);
     }
     provider.seen.learn(&ran.learned, &work.graph, unix_ms());
     fault::after_run(fault, &mut ran.outputs);
     let (outputs, bytes) = keep(&provider, (&work, is_session), ran.outputs, bytes_max)?;
+    let of_ask = |takes| stated::expected(&provider.resources(), takes);
     Ok(FinishedRun {
         work,
-        shapes,
-        promised,
+        promised: promised.unwrap_or_else(|| takes.as_ref().and_then(of_ask)),
+        takes,
         outputs,
         bytes,
         busy: ran.busy,

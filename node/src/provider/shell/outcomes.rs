@@ -11,7 +11,7 @@ use souk_scheduler::execution::timeline::{SpanKind, Timeline};
 
 use super::*;
 use crate::content::transfers::FetchedContent;
-use crate::device::stated::{self, Shape};
+use crate::device::graph_work::GraphWork;
 use crate::executor::LeaseExecutor;
 use crate::folder::key;
 use crate::protocols::lease::PeerTraffic;
@@ -71,8 +71,9 @@ pub(super) struct RunBegun {
 /// A run that went well.
 pub(super) struct FinishedRun {
     pub(super) work: Box<Part>,
-    pub(super) shapes: Vec<Shape>,
     pub(super) promised: Option<Duration>,
+    /// What it takes, where it was weighed and says so.
+    pub(super) takes: Option<GraphWork>,
     pub(super) outputs: Vec<(String, ContentId)>,
     pub(super) bytes: u64,
     pub(super) busy: Duration,
@@ -196,7 +197,7 @@ impl Shell {
             }
             job.ended(Some((ran.report, ran.timeline, ran.bytes)));
             if ran.work.flops > 0 {
-                job.judged.ran(ran.work.graph, ran.shapes, ran.busy);
+                job.judged.ran(ran.work.graph, ran.takes, ran.busy);
                 job.promised.insert(ran.work.graph, ran.promised);
             }
         }
@@ -245,8 +246,7 @@ impl Provider {
         tokio::task::spawn_blocking(move || {
             // What its own operators just told is known.
             let usual = Speed::usual(self.known_times()).of(&self.peak);
-            let store = self.tensors.store();
-            let usual = judged.promised(&usual, |graph| store.get(graph).ok().flatten());
+            let usual = judged.promised(&usual);
             if let Some(usual) = usual.filter(|usual| !usual.is_zero()) {
                 self.pace.note(usual, judged.busy);
             }
@@ -276,26 +276,5 @@ impl Provider {
         let provider = self.clone();
         let reading = tokio::task::spawn_blocking(move || read(&provider, inputs));
         reading.await.expect("reading a store does not panic")
-    }
-
-    /// Device time of one run by the figures of the ask; none where the graph does not say.
-    pub(super) async fn promised(
-        self: &Arc<Self>,
-        work: &Part,
-        known: Option<Option<Duration>>,
-        shapes: &[Shape],
-    ) -> Option<Duration> {
-        if let Some(known) = known {
-            return known;
-        }
-        if work.flops == 0 {
-            return None;
-        }
-        let (provider, graph, shapes) = (self.clone(), work.graph, shapes.to_vec());
-        let looking = tokio::task::spawn_blocking(move || {
-            let model = provider.tensors.store().get(&graph).ok().flatten()?;
-            stated::expected(&provider.resources(), model, &shapes)
-        });
-        looking.await.expect("looking at a graph does not panic")
     }
 }

@@ -130,11 +130,7 @@ impl LeaseCore {
         }
         if self.stage == WorkStage::Fetching {
             shared.send(self.stream, summary(arrivals));
-            self.stage = WorkStage::Checking;
-            let graphs = self.start.parts.iter().map(|part| part.graph).collect();
-            let wait = Wait::Work(self.id(), Effort::Check);
-            let lease = self.id();
-            shared.ask(wait, Action::Check { lease, graphs });
+            self.find_place(shared);
         }
         self.bring_contents(shared, Urgency::Planned);
         self.pump(shared)

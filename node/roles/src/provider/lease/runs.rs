@@ -51,15 +51,8 @@ impl LeaseCore {
         end
     }
 
-    pub(super) fn on_checked(
-        &mut self,
-        shared: &mut SharedState,
-        checked: Result<(), Failure>,
-    ) -> Option<End> {
-        assert_eq!(self.stage, WorkStage::Checking, "it is asked once");
-        if let Err(failure) = checked {
-            return Some(End::Failed(failure));
-        }
+    /// Has a place found to run it in.
+    pub(super) fn find_place(&mut self, shared: &mut SharedState) {
         (self.stage, self.has_place) = (WorkStage::Placing, true);
         let action = Action::Sandbox {
             lease: self.id(),
@@ -68,14 +61,31 @@ impl LeaseCore {
             alone: self.start.last,
         };
         shared.ask(Wait::Work(self.id(), Effort::Sandbox), action);
-        None
     }
 
     pub(super) fn on_place(&mut self, shared: &mut SharedState, slots: u32) -> Option<End> {
         assert_eq!(self.stage, WorkStage::Placing, "it is asked once");
         // Steps of all sequences that wait are done at once.
         let slots = slots.max(self.start.sequences).max(1);
-        (self.stage, self.slots) = (WorkStage::Preparing, slots);
+        (self.stage, self.slots) = (WorkStage::Checking, slots);
+        let graphs = self.start.parts.iter().map(|part| part.graph).collect();
+        let lease = self.id();
+        let wait = Wait::Work(lease, Effort::Check);
+        shared.ask(wait, Action::Check { lease, graphs });
+        None
+    }
+
+    /// What the owner's limits say of its graphs.
+    fn on_checked(
+        &mut self,
+        shared: &mut SharedState,
+        checked: Result<(), Failure>,
+    ) -> Option<End> {
+        assert_eq!(self.stage, WorkStage::Checking, "it is asked once");
+        if let Err(failure) = checked {
+            return Some(End::Failed(failure));
+        }
+        self.stage = WorkStage::Preparing;
         self.prepare(shared);
         None
     }

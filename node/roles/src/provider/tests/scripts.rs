@@ -379,6 +379,24 @@ fn a_process_that_ends_by_itself_ends_its_lease() {
 }
 
 #[test]
+fn graphs_are_looked_at_in_the_place_of_their_lease_whose_end_ends_that_lease_alone() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 60_000);
+    let stream = world.open(Opening::Start(Box::new(start(&lease, true))));
+    world.settle_but(|action| matches!(action, Action::Check { .. }));
+    assert!(world.places.contains_key(&lease.id), "it has its process");
+    world.on(Event::SandboxLost {
+        lease: lease.id,
+        fault: Failure::Crashed("signal 6".to_owned()),
+    });
+    world.live(1_000);
+    assert!(world.words(stream).last().unwrap().contains("signal 6"));
+    let next = world.buy(Term::Firm, 60_000);
+    let stream = ready(&mut world, start(&next, true));
+    assert_eq!(world.words(stream).last().unwrap(), "ready");
+}
+
+#[test]
 fn what_was_offered_and_not_taken_is_told_before_the_result() {
     let mut world = World::selling();
     let lease = world.buy(Term::Firm, 60_000);

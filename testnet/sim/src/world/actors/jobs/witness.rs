@@ -100,8 +100,8 @@ impl Witness {
     pub fn payable(&self, lease: LeaseId, now: u64) -> Option<(DeviceMicros, DeviceMicros)> {
         let seen = self.leases.get(&lease)?;
         let micros = seen.seen_ms(now) * 1_000;
-        // A sixteenth and two seconds, as docs/market.md says.
-        let payable = DeviceMicros(micros + micros / 16 + 2_000_000);
+        // A sixteenth and 250 ms more, as docs/buying.md says.
+        let payable = DeviceMicros(micros + micros / 16 + 250_000);
         Some((payable, DeviceMicros((now - seen.began) * 1_000)))
     }
 }
@@ -126,7 +126,7 @@ mod tests {
             witness.on_made(leg, request, now);
         }
         let micros = 600 * 1_000;
-        let payable = DeviceMicros(micros + micros / 16 + 2_000_000);
+        let payable = DeviceMicros(micros + micros / 16 + 250_000);
         let held = DeviceMicros(8_000_000);
         assert_eq!(witness.payable(lease, 9_000), Some((payable, held)));
         assert_eq!(witness.payable(LeaseId(8), 9_000), None);

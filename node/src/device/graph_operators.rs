@@ -1,0 +1,151 @@
+//! Which operators a graph uses, those of its functions and bodies too.
+//!
+//! A stranger's graph is read where its lease is run. The provider's own process has this answer of
+//! it, which is bounded, and holds it against its owner's limits.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use souk_onnx::custom::Custom;
+use souk_onnx::{self as onnx, NodeProto};
+
+use crate::folder::limits::{LimitRefusal, ProviderLimits};
+
+/// Operators at most: ONNX has two hundred.
+const NAMES_MAX: usize = 1024;
+
+/// Bytes of an operator's name at most: the longest of ONNX has 35.
+const NAME_BYTES_MAX: usize = 128;
+
+/// A graph uses more operators than there are, or longer names than any has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the graph names more than {NAMES_MAX} operators, or one in over {NAME_BYTES_MAX} bytes")]
+pub(crate) struct UnknownOperators;
+
+/// The operators of a graph.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GraphOperators {
+    names: BTreeSet<String>,
+    wasm: bool,
+    wgsl: bool,
+}
+
+impl GraphOperators {
+    /// Those of a model; none of what is no model, which is named as such when it is compiled.
+    pub(crate) fn of(model: Bytes) -> Result<Self, UnknownOperators> {
+        let mut found = Self::default();
+        let Ok(model) = onnx::decode(model) else {
+            return Ok(found);
+        };
+        let bodies = model.functions.iter().flat_map(|function| &function.node);
+        let nodes = model.graph.iter().flat_map(|graph| &graph.node);
+        nodes.chain(bodies).try_for_each(|node| found.add(node))?;
+        Ok(found)
+    }
+
+    fn add(&mut self, node: &NodeProto) -> Result<(), UnknownOperators> {
+        match Custom::of(node) {
+            Some(Custom::Wasm) => self.wasm = true,
+            Some(Custom::Wgsl) => self.wgsl = true,
+            None => {}
+        }
+        let name = node.op_type();
+        if !self.names.contains(name) {
+            if name.len() > NAME_BYTES_MAX || self.names.len() >= NAMES_MAX {
+                return Err(UnknownOperators);
+            }
+            self.names.insert(name.to_owned());
+        }
+        let mut inner = node.subgraphs().flat_map(|graph| &graph.node);
+        inner.try_for_each(|node| self.add(node))
+    }
+
+    /// Whether a process that reads graphs can have said this.
+    pub(crate) fn is_sound(&self) -> bool {
+        let is_name = |name: &String| name.len() <= NAME_BYTES_MAX;
+        self.names.len() <= NAMES_MAX && self.names.iter().all(is_name)
+    }
+
+    /// Whether a provider runs all of them.
+    ///
+    /// # Errors
+    /// The first that it does not.
+    pub(crate) fn check(&self, limits: &ProviderLimits) -> Result<(), LimitRefusal> {
+        if self.wasm {
+            limits.check_kernel(Custom::Wasm)?;
+        }
+        if self.wgsl {
+            limits.check_kernel(Custom::Wgsl)?;
+        }
+        let mut names = self.names.iter();
+        names.try_for_each(|name| limits.check_operator(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(nodes: Vec<NodeProto>, functions: Vec<NodeProto>) -> Bytes {
+        onnx::encode(&onnx::ModelProto {
+            ir_version: Some(8),
+            graph: Some(onnx::GraphProto {
+                node: nodes,
+                ..onnx::GraphProto::default()
+            }),
+            functions: vec![onnx::FunctionProto {
+                node: functions,
+                ..onnx::FunctionProto::default()
+            }],
+            ..onnx::ModelProto::default()
+        })
+    }
+
+    #[test]
+    fn a_limit_on_operators_holds_in_functions_and_refuses_by_name() {
+        let limits = ProviderLimits {
+            operators: vec!["Relu".to_owned()],
+            ..ProviderLimits::default()
+        };
+        let of = |name: &str| NodeProto::of(name, &["x"], "y");
+        let check = |nodes, functions| {
+            let found = GraphOperators::of(model(nodes, functions)).unwrap();
+            assert!(found.is_sound());
+            found.check(&limits).map_err(|refusal| refusal.to_string())
+        };
+        assert_eq!(check(vec![of("Relu")], vec![of("Relu")]), Ok(()));
+        let refused = check(vec![of("Relu")], vec![of("Celu")]).unwrap_err();
+        assert!(refused.contains("Celu"), "{refused}");
+        let none = GraphOperators::of(Bytes::from_static(b"no model"));
+        assert_eq!(none, Ok(GraphOperators::default()));
+    }
+
+    #[test]
+    fn a_kernel_of_a_language_that_is_not_run_is_refused() {
+        let limits = ProviderLimits {
+            wasm: false,
+            ..ProviderLimits::default()
+        };
+        let kernel = NodeProto {
+            domain: Some("ai.souk".to_owned()),
+            ..NodeProto::of("Wasm", &["kernel"], "y")
+        };
+        let found = GraphOperators::of(model(vec![kernel], Vec::new())).unwrap();
+        let refused = found.check(&limits).unwrap_err().to_string();
+        assert!(refused.contains("limits.wasm"), "{refused}");
+    }
+
+    #[test]
+    fn more_operators_than_there_are_and_longer_names_are_not_told() {
+        let many = |count: usize| {
+            let nodes = (0..count).map(|at| NodeProto::of(&format!("N{at}"), &["x"], "y"));
+            GraphOperators::of(model(nodes.collect(), Vec::new()))
+        };
+        assert!(many(NAMES_MAX).unwrap().is_sound());
+        assert_eq!(many(NAMES_MAX + 1), Err(UnknownOperators));
+        let long = NodeProto::of(&"n".repeat(NAME_BYTES_MAX + 1), &["x"], "y");
+        let long = GraphOperators::of(model(vec![long], Vec::new()));
+        assert_eq!(long, Err(UnknownOperators));
+    }
+}
