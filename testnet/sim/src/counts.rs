@@ -132,8 +132,6 @@ pub struct Counts {
     pub refused_at_once: u64,
     /// Leases whose buyer said that work began, and sent nothing.
     pub leases_held: u64,
-    /// Times work was done in a lease of more than four minutes.
-    pub long_leases: u64,
     /// Pauses of users in their sessions.
     pub pauses: u64,
     /// Sessions done of which one request was open at a time.

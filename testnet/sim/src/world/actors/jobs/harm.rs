@@ -144,7 +144,6 @@ impl World {
         let noted = lease.note.map_or(lease.accepted, |note| note.usage);
         let (busy, longest) = worker.tally.worked(id);
         let risk = DeviceMicros(busy.0.saturating_sub(noted.0));
-        self.counts.long_leases += u64::from(self.now - opened_at > 240_000);
         if risk.0 > NOTE_SPAN.0 + longest.0 {
             let what = format!("{id} has worked {} us that nobody noted", risk.0);
             self.breach_of_job(actor, what);
