@@ -1,10 +1,10 @@
-//! Decoders of language models, which keep what they have seen.
+//! Decoders of language models, which keep the state of earlier tokens.
 //!
-//! A graph with states is run here if it is made of what decoders are made of: rows of tokens go
-//! through norms, products and attention over caches that are written in place. Weights stay as
-//! narrow as they came, so that what bounds a token, reading them, is as short as it can be. Each
-//! row is computed in the same order of sums whatever rows are beside it: so a text does not depend
-//! on how its prompt was cut, nor on whom it was batched with.
+//! A graph with states runs here if it consists of the parts of decoders: rows of tokens go through
+//! norms, products and attention over caches that are written in place. Weights stay as narrow as
+//! in the model, because reading them bounds the time of a token. The order of sums in each row
+//! does not depend on the rows computed with it, so a text depends neither on how its prompt was
+//! cut nor on its batch.
 
 mod attention;
 mod cache;
@@ -41,8 +41,8 @@ pub(super) struct DecoderModel {
 }
 
 impl DecoderModel {
-    /// The model of a graph, if it is a decoder as this engine knows them; else the graph as it
-    /// was. Weights are let go of as they are packed.
+    /// Builds the model of a graph, if this engine knows it as a decoder; otherwise returns the
+    /// graph unchanged. Frees weights as it packs them.
     pub fn new(graph: Graph, threads: &Arc<ThreadPool>) -> Result<Self, Box<Graph>> {
         let Some(mut plan) = DecoderPlan::new(&graph) else {
             return Err(Box::new(graph));

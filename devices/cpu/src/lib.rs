@@ -123,11 +123,11 @@ impl Cpu {
         Ok(observed.into_iter().map(|node| node.work).collect())
     }
 
-    /// The same from the type and sizes of every value, with nothing run; `None` where those of one
-    /// are not among them, as are none of those within a body.
+    /// Computes the work from the type and sizes of every value, and runs nothing. Returns `None`
+    /// if `extents` lacks a value, as it always does for values within a body.
     ///
     /// # Errors
-    /// Those of compiling.
+    /// Returns the errors of compiling.
     pub fn work_from(
         subgraph: &Subgraph,
         extents: &Extents,
@@ -156,10 +156,10 @@ impl Cpu {
         Ok(graph.nodes().iter().map(work).collect())
     }
 
-    /// Every node of a subgraph with what it is given in a run, and the work that is.
+    /// Runs a subgraph, and returns every node with its inputs and its work.
     ///
     /// # Errors
-    /// Those of compiling and running.
+    /// Returns the errors of compiling and running.
     pub fn observe(
         &self,
         subgraph: &Subgraph,
@@ -180,10 +180,10 @@ impl Cpu {
 /// Types and sizes of the values of a subgraph, by name.
 pub type Extents = BTreeMap<String, (DType, Vec<usize>)>;
 
-/// A node with what it was given in a run.
+/// A node and its inputs in a run.
 #[derive(Clone, Debug)]
 pub struct Observation {
-    /// The node.
+    /// The node as the graph contains it.
     pub node: NodeProto,
     /// Version of the standard operator set it is written in.
     pub opset: i64,
@@ -237,7 +237,7 @@ impl Observation {
     }
 }
 
-/// Whether CPUs run an operator of this name, in what types so ever.
+/// Whether the CPU runs an operator of this name, in any types.
 #[must_use]
 pub fn has_operator(node: &NodeProto) -> bool {
     souk_reference::is_known(node)
@@ -274,7 +274,7 @@ impl Processor for Cpu {
     }
 
     fn memory_free_bytes(&self) -> u64 {
-        // A process that may open no file cannot ask; what it may take was settled before.
+        // A process that may open no file cannot read the free memory; its limit was fixed before.
         system::memory_free_bytes().unwrap_or(self.profile.memory.bytes)
     }
 
@@ -297,7 +297,7 @@ struct CpuProgram {
     meter: Option<Arc<Meter>>,
 }
 
-/// What runs a program.
+/// The engine of a program.
 enum Body {
     /// A decoder, whole.
     Decoder(Box<DecoderModel>),
@@ -321,10 +321,10 @@ impl Body {
     }
 }
 
-/// What a run makes, by name.
+/// The outputs of a run by name.
 type Outputs = BTreeMap<String, Tensor>;
 
-/// What some work took.
+/// The time and energy of some work.
 #[derive(Clone, Copy)]
 struct Effort {
     busy: Duration,
@@ -332,7 +332,7 @@ struct Effort {
 }
 
 impl Effort {
-    /// The part of it that some of its rows took.
+    /// Returns the part of it that some of its rows took.
     fn share(self, part: f64) -> Self {
         let energy = self.energy.map(|energy| Energy {
             joules: energy.joules * part,
@@ -346,7 +346,7 @@ impl Effort {
 }
 
 impl CpuProgram {
-    /// What some work makes, and what it took.
+    /// Runs `work` and returns its result with the time and energy that it took.
     fn measured<T>(&self, work: impl FnOnce() -> T) -> (T, Effort) {
         let before = self.meter.as_ref().and_then(|meter| meter.joules());
         let start = Instant::now();

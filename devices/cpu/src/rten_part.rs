@@ -1,8 +1,8 @@
-//! Nodes that rten runs, and what tells whether to believe it.
+//! Nodes that rten runs, and the checks that decide whether to trust the result.
 //!
-//! Where a value is no number rten may lose it (its largest of several is a number if any is), or
-//! have it in place of a minus infinity that a rewritten activation met. Outputs show the second;
-//! for the first the values are looked at that go into nodes where it would be lost.
+//! rten may lose a NaN (its largest of several is a number if any is), or produce one where a
+//! rewritten activation meets minus infinity. The second shows in the outputs. For the first, this
+//! module checks the values that go into nodes which would lose a NaN.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -28,16 +28,16 @@ pub(super) struct RtenPart {
     model: RtenModel,
     types: Types,
     opset: i64,
-    /// Values that are given, and what was given last when all sizes were found to be right.
+    /// Names of the inputs, and their summaries in the last run whose sizes were all correct.
     given: Vec<String>,
     told: Mutex<Option<Vec<ValueSummary>>>,
-    /// Floats that go into nodes after which nobody can tell that one was no number.
+    /// Floats that go into nodes which lose a NaN without trace.
     watched: BTreeSet<String>,
-    /// Those of them that are made only to be watched.
+    /// The watched values that are outputs only to be watched.
     unwanted: Vec<String>,
 }
 
-/// What rten made.
+/// The result of a run by rten.
 pub(super) struct PartResult {
     pub outputs: BTreeMap<String, Tensor>,
     /// Whether the same nodes may come to something else: some value is no number.
@@ -45,7 +45,7 @@ pub(super) struct PartResult {
 }
 
 impl RtenPart {
-    /// Loads a part of a graph; rten rewrites it only if told to.
+    /// Loads a part of a graph; rten rewrites it only if `optimise` is set.
     pub fn load(
         mut part: Graph,
         threads: Arc<ThreadPool>,
@@ -110,7 +110,8 @@ impl RtenPart {
 }
 
 impl RtenPart {
-    /// Nothing is made that is too large, and no integer leaves 32 bits: rten asks after neither.
+    /// Checks that no value gets too large and no integer leaves 32 bits, because rten checks
+    /// neither.
     fn look_ahead(
         &self,
         nodes: &[NodeProto],
@@ -136,7 +137,7 @@ impl RtenPart {
     }
 }
 
-/// The floats that go into nodes of a part after which nobody can tell that one was no number.
+/// Returns the floats that go into nodes of a part which lose a NaN without trace.
 fn watched(part: &Graph) -> BTreeSet<String> {
     let loses = |node: &&NodeProto| {
         LOSES.contains(&node.op_type())

@@ -1,10 +1,10 @@
-//! A graph cut into runs of nodes, each for the engine that runs them best: convolutions and what
-//! lies between them on kernels over images, the rest on rten where it is exact and on the
+//! A graph cut into runs of nodes, each for the engine that runs them best: convolutions and the
+//! nodes between them on kernels over images, the rest on rten where it is exact and on the
 //! reference kernels elsewhere.
 //!
-//! rten can still refuse what it said it has (a shape, an attribute, an integer beyond 32 bits);
-//! then the same nodes run on the reference kernels, so an input decides only how fast a subgraph
-//! runs, not whether.
+//! rten can still refuse nodes that it claims to support (a shape, an attribute, an integer beyond
+//! 32 bits). Then the same nodes run on the reference kernels, so an input decides only how fast a
+//! subgraph runs, not whether.
 
 mod run;
 
@@ -33,7 +33,7 @@ use super::{passes, sizes};
 /// A graph ready to run.
 pub(super) struct Segments {
     segments: Vec<Segment>,
-    /// For each segment the values that nothing needs once it has run.
+    /// For each segment the values that no later segment needs.
     freed: Vec<Vec<String>>,
     /// Weights the reference kernels read.
     weights: Scope,
@@ -47,7 +47,7 @@ struct Segment {
     fast: Fast,
     /// Whether the reference kernels have all its nodes.
     has_reference: bool,
-    /// For each node the values that nothing needs once it has run, for the reference kernels.
+    /// For each node the values that no later node needs, for the reference kernels.
     freed: Vec<Vec<String>>,
 }
 
@@ -61,7 +61,7 @@ enum Fast {
     None,
 }
 
-/// What is wanted of a run besides its outputs.
+/// The values that a run must keep besides its outputs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keep {
     /// Nothing: rten may fuse nodes.
@@ -80,8 +80,8 @@ struct Engines {
 }
 
 impl Segments {
-    /// Cuts and compiles a graph. Weights that an engine holds in a form of its own are freed, so
-    /// that those nobody else has are in memory once.
+    /// Cuts and compiles a graph. If an engine holds weights in a form of its own and no one else
+    /// needs them, frees the original, so that they are in memory once.
     pub fn compile(
         graph: Graph,
         threads: &Arc<ThreadPool>,
@@ -165,8 +165,8 @@ impl Own {
     }
 }
 
-/// The graph with what is constant computed, unless every value is wanted; with one weight for
-/// each content, and without weights that nothing reads.
+/// Folds constants unless the run must keep every value; merges weights of equal content, and drops
+/// weights that no node reads.
 fn prepared(graph: Graph, keep: Keep) -> Graph {
     if keep == Keep::Everything {
         return graph;
@@ -194,8 +194,8 @@ impl WeightReads {
         Self(reads)
     }
 
-    /// The weights that nothing reads any more once some nodes have them packed, where they read
-    /// them as weights of convolutions and products.
+    /// Returns the weights that no node reads any more once these nodes have packed them as weights
+    /// of convolutions and products.
     fn unread_once_packed(
         &mut self,
         packable: &BTreeSet<String>,

@@ -1,8 +1,8 @@
-//! Sizes that a graph counts in its runs though it need not: exporters write a reshape's sizes as
-//! what `Shape` says of the very value that is reshaped. Such a size is one that is copied, which
-//! ONNX writes as zero, and then the sizes are a constant that every engine reads.
+//! Sizes that a graph computes in each run although it need not: exporters write a reshape's sizes
+//! as the `Shape` of the very value to reshape. Such a size is a copy, which ONNX writes as zero,
+//! and then the sizes are a constant that every engine reads.
 //!
-//! Sizes are told apart by where they come from, so nothing hangs on what they are in a run.
+//! This module identifies sizes by their source, so it does not depend on their values in a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ enum Element {
     Counted(Size),
 }
 
-/// What is known of the values of a graph, node by node.
+/// Facts about the values of a graph, gathered node by node.
 struct Sizes<'a> {
     graph: &'a Graph,
     ranks: Ranks,
@@ -36,7 +36,7 @@ struct Sizes<'a> {
     lists: BTreeMap<String, Vec<Element>>,
 }
 
-/// Operators that do nothing but tell sizes, and go when nobody reads what they tell.
+/// Operators that only compute sizes, and are removed when no node reads their result.
 const TELLS: &[&str] = &[
     "Cast",
     "Concat",
@@ -48,7 +48,8 @@ const TELLS: &[&str] = &[
     "Unsqueeze",
 ];
 
-/// The graph with sizes stated where they are copies, and without what counted them.
+/// Returns the graph with constants in place of copied sizes, and without the nodes that computed
+/// them.
 pub(super) fn stated(mut graph: Graph) -> Graph {
     let mut found = Vec::new();
     let mut sizes = Sizes::new(&graph);
@@ -75,7 +76,7 @@ pub(super) fn stated(mut graph: Graph) -> Graph {
     without_idle(graph)
 }
 
-/// The graph without what tells sizes to nobody.
+/// Returns the graph without nodes that compute sizes for no reader.
 fn without_idle(mut graph: Graph) -> Graph {
     let mut read: BTreeSet<String> = graph.outputs.iter().map(|it| it.name.clone()).collect();
     let proto = graph.model.graph.get_or_insert_default();
@@ -142,7 +143,7 @@ impl<'a> Sizes<'a> {
         each.map(size).collect()
     }
 
-    /// Notes what a node makes.
+    /// Records the output of a node.
     fn follow(&mut self, node: &NodeProto) {
         let Some(output) = node
             .output
@@ -295,7 +296,7 @@ fn counted(place: i64, length: usize) -> Option<usize> {
     usize::try_from(if place < 0 { place + length } else { place }).ok()
 }
 
-/// A stretch of a list, its ends cut to what there is.
+/// Returns a range of a list, with its ends cut to the list.
 fn between(start: Option<i64>, end: Option<i64>, length: usize) -> std::ops::Range<usize> {
     let cut = |place: Option<i64>, default| match place {
         None => default,

@@ -1,10 +1,10 @@
 //! Ensembles of trees over many rows at once.
 //!
-//! Each tree is a run of nodes in a row, the two children of a branch beside each other, so that a
-//! comparison's outcome is added to a place. A block of rows goes down a tree together, one step
-//! each in turn: none waits for what another loads. A leaf leads to itself, so a row that has
-//! arrived goes on standing there. A tree stays in the nearest cache while a strip of rows passes
-//! through it, and threads share the strips.
+//! Each tree is an array of nodes with the two children of a branch next to each other, so that a
+//! step adds the outcome of the comparison to a place. A block of rows goes down a tree together,
+//! one step each in turn, so that no row waits for the loads of another. A leaf leads to itself, so
+//! a row that has arrived stays there. A tree stays in the nearest cache while a strip of rows
+//! passes through it, and threads share the strips.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ struct TreeStep<T> {
     split: T,
     feature: u32,
     first: u32,
-    /// Of a branch whether what is no number goes first; of a leaf its place.
+    /// For a branch, whether NaN goes to the first child; for a leaf, its index.
     extra: u32,
 }
 
@@ -39,7 +39,7 @@ struct Tree {
     steps_min: usize,
 }
 
-/// What an ensemble computes in.
+/// The number type in which an ensemble computes.
 trait Number: Copy + PartialOrd + Send + Sync {
     const NAN: Self;
     fn narrowed(value: f64) -> Self;
@@ -81,11 +81,11 @@ struct Forest<T> {
     aggregate: Aggregate,
     /// Columns that a row must have.
     width_min: usize,
-    /// Whether what is no number ever goes where the comparison would hold.
+    /// Whether NaN ever goes where the comparison would hold.
     takes_missing: bool,
 }
 
-/// An ensemble in the width of what it is given.
+/// An ensemble in the width of its inputs.
 enum Width {
     Narrow(Forest<f32>),
     Wide(Forest<f64>),
@@ -136,7 +136,7 @@ impl TreeNodes {
         })
     }
 
-    /// Runs them in order and gives what they make; `None` if what they are given is not for them.
+    /// Runs the nodes in order and returns their results; `None` if the inputs do not suit them.
     pub(super) fn run(&self, scope: &Scope, weights: &Scope) -> Option<Scope> {
         let mut made: Scope = BTreeMap::new();
         for node in &self.nodes {
@@ -290,7 +290,7 @@ impl<T: Number> Forest<T> {
         }
     }
 
-    /// Adds what a leaf gives to the scores of a row.
+    /// Adds the weights of a leaf to the scores of a row.
     fn add(&self, leaf: usize, row: usize, scores: &mut [f64], reached: &mut [bool]) {
         let own = self.bounds[leaf] as usize..self.bounds[leaf + 1] as usize;
         for (target, weight) in &self.scores[own] {
@@ -317,7 +317,7 @@ fn step<T: Number>(branch: &Branch, first: u32) -> Option<(TreeStep<T>, [Child; 
         Comparison::AtLeast => (split.below(), [no, yes], true),
         Comparison::Equal | Comparison::Unequal | Comparison::Member => return None,
     };
-    // Below the least there is nothing, and no comparison with what is no number holds.
+    // No value is below the least one, and no comparison with NaN holds.
     let has_below = matches!(branch.comparison, Comparison::AtMost | Comparison::More)
         || branch.split.is_finite();
     if !has_below || branch.split.is_nan() {
@@ -354,7 +354,8 @@ fn walk<T: Number, const MISSING: bool>(
             let value = values[start + step.feature as usize];
             let mut holds = value <= step.split;
             if MISSING {
-                // A leaf's split is no number, and its place says nothing of what is missing.
+                // The split of a leaf is NaN, and the index of a leaf says nothing about missing
+                // values.
                 let is_branch = !step.split.is_no_number();
                 holds |= value.is_no_number() & is_branch & (step.extra != 0);
             }

@@ -29,9 +29,9 @@ use super::{CudaDevice, CudaError, Product, library, nvrtc};
 use multiply::Library;
 use staging::Staging;
 
-/// Runs whose graphs are kept.
+/// Upper bound on the runs whose graphs the driver keeps.
 const GRAPHS_MAX: usize = 32;
-/// How often a run is asked whether it is done, after it was not at once.
+/// Period at which a wait polls a run that was not done at once.
 const POLL_PERIOD: Duration = Duration::from_micros(50);
 
 /// A card.
@@ -40,15 +40,15 @@ pub struct Driver {
     pub(super) order: Order,
     pub(super) capability: (u8, u8),
     pub(super) host_link: Path,
-    /// What lies between other cards' memory and this one's, by their numbers, as far as asked.
+    /// Links from other cards' memory to this one's, by ordinal, for the cards queried so far.
     pub(super) peers: Mutex<BTreeMap<usize, Option<Path>>>,
     products: Option<Library>,
     staging: Mutex<Staging>,
     graphs: Mutex<Graphs>,
 }
 
-/// Whose turn it is to put something in a card's stream: what is put there while a run is captured
-/// would be part of the capture.
+/// The lock on a card's stream: a capture would include anything that another thread enqueues
+/// meanwhile.
 #[derive(Clone, Default)]
 pub(super) struct Order(Arc<Mutex<()>>);
 
@@ -96,7 +96,7 @@ pub enum Work {
     Product(Product<Span>),
 }
 
-/// Runs seen once, by what they launch; and the graphs of those seen again.
+/// Runs seen once, keyed by their launches, and the graphs of runs seen again.
 #[derive(Default)]
 struct Graphs {
     seen: BTreeMap<Vec<u64>, Option<Graph>>,
@@ -112,7 +112,7 @@ pub(super) fn device_count() -> Result<usize, DriverError> {
     Ok(usize::try_from(CudaContext::device_count()?).unwrap_or(0))
 }
 
-/// What a card says of itself.
+/// Reads the properties of a card.
 pub(super) fn describe(ordinal: usize) -> Result<CudaDevice, CudaError> {
     let context = CudaContext::new(ordinal).map_err(CudaError::driver)?;
     let (major, minor) = context.compute_capability().map_err(CudaError::driver)?;
@@ -130,7 +130,7 @@ fn small(major: i32, minor: i32) -> (u8, u8) {
     (small(major), small(minor))
 }
 
-/// What CUDA said, as errors carry it.
+/// Returns CUDA's error as text.
 pub(super) fn text(error: impl std::fmt::Debug) -> String {
     format!("{error:?}")
 }
@@ -161,7 +161,7 @@ impl Driver {
         })
     }
 
-    /// What tells the card from all others.
+    /// Returns the card's UUID.
     pub fn identity(&self) -> Option<[u8; 16]> {
         let identity = self.stream.context().uuid().ok()?;
         // Its type differs from machine to machine.
@@ -172,7 +172,7 @@ impl Driver {
         )
     }
 
-    /// What lies between its memory and the host's.
+    /// Returns the link between the card's memory and the host's.
     pub fn host_link(&self) -> Path {
         self.host_link
     }
@@ -188,7 +188,7 @@ impl Driver {
         products.is_some_and(|products| products.takes(product))
     }
 
-    /// Bytes of its memory that nobody uses.
+    /// Returns the bytes of the card's memory that no process uses.
     pub fn free_bytes(&self) -> Option<u64> {
         let (free, _) = self.stream.context().mem_get_info().ok()?;
         Some(free as u64)
@@ -226,7 +226,7 @@ impl Driver {
         let _alone = self.order.alone();
         let bytes = usize::try_from(from.bytes.min(to.bytes)).unwrap_or(usize::MAX);
         let stream = self.stream.cu_stream();
-        // SAFETY: each span lies within a block that is held by whoever asks.
+        // SAFETY: each span lies within a block that the caller keeps alive.
         unsafe { result::memcpy_dtod_async(to.address, from.address, bytes, stream) }.map_err(text)
     }
 
@@ -250,7 +250,7 @@ impl Driver {
         })
     }
 
-    /// Does work in order. What was done before, with the same memory, is launched as one graph.
+    /// Executes work in order. Launches work that ran before with the same memory as one graph.
     pub fn run(&self, work: &[Work]) -> Result<(), String> {
         let key: Vec<u64> = work.iter().flat_map(Work::key).collect();
         let mut graphs = self.graphs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -297,15 +297,15 @@ impl Driver {
         for (address, length) in &call.arguments {
             launch.arg(address).arg(length);
         }
-        // SAFETY: the arguments are those the kernel was translated for, in its order; the memory
-        // is held by whoever launches, and the kernel stays within the lengths it is given.
+        // SAFETY: the arguments are those that the kernel was translated for, in its order. The
+        // caller keeps the memory alive, and the kernel stays within the lengths in its arguments.
         unsafe { launch.launch(config) }.map(|_| ()).map_err(text)
     }
 
-    /// Has the library multiply matrices.
+    /// Multiplies matrices with the library.
     ///
     /// # Errors
-    /// What the library said, or that there is none.
+    /// Returns the library's message, or says that there is no library.
     pub fn multiply(&self, product: &Product<Span>) -> Result<(), String> {
         let Some(products) = &self.products else {
             return Err("there is no library of products".to_owned());
@@ -344,12 +344,12 @@ impl Driver {
 }
 
 impl Block {
-    /// Its bytes.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Where a stretch of it lies, cut to what it has.
+    /// Returns the address of a stretch of the block, cut to the block's size.
     pub fn span(&self, start: u64, bytes: u64) -> Span {
         let start = start.min(self.bytes());
         Span {
@@ -373,14 +373,14 @@ impl Drop for Block {
 }
 
 impl Order {
-    /// Until this is dropped nobody else puts anything in the stream.
+    /// Locks the stream: until the guard is dropped, no other thread enqueues work.
     pub(super) fn alone(&self) -> MutexGuard<'_, ()> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Span {
-    /// Its bytes.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -418,7 +418,7 @@ impl Kernel {
 }
 
 impl Work {
-    /// What tells it from other work: two with one key do the same to the same memory.
+    /// Returns a key of this work: two pieces of work with one key do the same to the same memory.
     fn key(&self) -> Vec<u64> {
         match self {
             Self::Kernel(call) => {

@@ -1,10 +1,10 @@
-//! Kernels for CUDA, from the kernels for every GPU: WGSL is read and validated by naga, and what
-//! it makes of it is written as CUDA C++.
+//! Kernels for CUDA, from the kernels for every GPU: naga parses and validates WGSL, and this
+//! module writes naga's representation as CUDA C++.
 //!
 //! So there is one table of operators, one kernel for each, and one way to check it. A kernel
-//! becomes a class whose members are its arrays and functions; what WGSL promises of arithmetic and
-//! bounds is in `emit/prelude.cu`. What no kernel of ours uses (images, structures, atomics) is
-//! refused by name.
+//! becomes a class whose members are its arrays and functions; `emit/prelude.cu` implements WGSL's
+//! guarantees for arithmetic and bounds. This module refuses, by name, features that no kernel of
+//! ours uses (images, structures, atomics).
 
 mod body;
 
@@ -20,7 +20,7 @@ use thiserror::Error;
 
 use body::Body;
 
-/// What every kernel begins with.
+/// The first lines of every kernel.
 const PRELUDE: &str = include_str!("emit/prelude.cu");
 
 /// The function of a translated kernel that is launched.
@@ -29,7 +29,7 @@ pub const ENTRY: &str = "souk_main";
 /// A kernel in CUDA C++.
 #[derive(Clone, Debug)]
 pub struct Translation {
-    /// Its source.
+    /// Source in CUDA C++.
     pub source: String,
     /// Threads of a block.
     pub threads: [u32; 3],
@@ -52,13 +52,13 @@ pub enum EmitError {
     /// It is no WGSL.
     #[error("{reason}")]
     Parse {
-        /// What naga said.
+        /// naga's message.
         reason: String,
     },
     /// It is no valid kernel.
     #[error("{reason}")]
     Invalid {
-        /// What naga said.
+        /// naga's message.
         reason: String,
     },
     /// It has no entry.
@@ -111,7 +111,7 @@ impl Writer<'_> {
         let threads = entry.workgroup_size;
         self.text.push_str("struct Kernel {\n");
         let mut arrays = Vec::new();
-        // A member is a runtime array, a reference to what a block shares, or a thread's own.
+        // A member is a runtime array, a reference to a block's shared memory, or a thread's own.
         for (handle, global) in self.module.global_variables.iter() {
             let index = handle.index();
             let element = |writer: &Self| match &writer.module.types[global.ty].inner {
@@ -120,7 +120,7 @@ impl Writer<'_> {
                     size: ArraySize::Dynamic,
                     ..
                 } => match writer.module.types[*base].inner {
-                    // A vector of three lies in the place of four: none of ours is kept so.
+                    // A vector of three occupies the space of four; no kernel of ours stores one.
                     TypeInner::Scalar(scalar) => Ok(scalar_name(scalar)?.to_owned()),
                     _ => Err(EmitError::Untranslated("arrays but of numbers")),
                 },
@@ -173,8 +173,8 @@ impl Writer<'_> {
         })
     }
 
-    /// The function that is launched: it takes the arrays by their bindings and clears what a block
-    /// shares, as WGSL has it.
+    /// Writes the function to launch: it binds the arrays and clears the block's shared memory, as
+    /// WGSL requires.
     fn launched(
         &mut self,
         threads: [u32; 3],
@@ -309,7 +309,7 @@ fn scalar_name(scalar: naga::Scalar) -> Result<&'static str, EmitError> {
 
 fn literal(value: Literal) -> Result<String, EmitError> {
     Ok(match value {
-        // By its bits, so that what is read is what was written.
+        // Write the bits, so that CUDA reads exactly the same value.
         Literal::F32(value) => format!("__uint_as_float({:#x}u)", value.to_bits()),
         Literal::U32(value) => format!("{value}u"),
         Literal::I32(value) => format!("int({}u)", value.cast_unsigned()),
@@ -318,7 +318,7 @@ fn literal(value: Literal) -> Result<String, EmitError> {
     })
 }
 
-/// What a launch tells a thread of its place.
+/// Returns the CUDA expression of a built-in position of a thread.
 fn builtin(argument: &FunctionArgument) -> Result<&'static str, EmitError> {
     let Some(Binding::BuiltIn(builtin)) = &argument.binding else {
         return Err(EmitError::Untranslated("structures"));

@@ -1,9 +1,9 @@
 //! NVIDIA GPUs through CUDA: the driver, the compiler (NVRTC) and the library of matrix products
-//! (cuBLASLt), each opened when it is wanted and none needed to build.
+//! (cuBLASLt). The crate opens each when it needs it, and needs none of them to build.
 //!
-//! It is another driver beneath the GPU backend: the operators, their kernels and what is refused
-//! are those of `gpu`. Kernels are translated from the same WGSL ([`emit`]) and compiled for the
-//! card; products go to the library, with a bias where the operator has one; a run that repeats is
+//! CUDA is another driver beneath the GPU backend, so its operators, kernels and refusals are those
+//! of `gpu`. The crate translates kernels from the same WGSL ([`emit`]) and compiles them for the
+//! card. Products go to the library, with a bias where the operator has one. A repeated run is
 //! captured as a graph and launched at once.
 
 mod driver;
@@ -25,9 +25,9 @@ pub use product::{FusedFunction, Product, Side, Sums, even_stride};
 /// A GPU that the driver lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaDevice {
-    /// Its number.
+    /// Number of the card in CUDA.
     pub ordinal: usize,
-    /// What the driver calls it.
+    /// Name of the card in the driver.
     pub name: String,
     /// Compute capability, such as (9, 0).
     pub capability: (u8, u8),
@@ -44,7 +44,7 @@ pub enum CudaError {
     /// The driver failed.
     #[error("the CUDA driver failed: {reason}")]
     Driver {
-        /// What it said.
+        /// The library's message.
         reason: String,
     },
     /// There is no such device.
@@ -64,10 +64,10 @@ impl CudaError {
     }
 }
 
-/// The GPUs of this machine.
+/// Lists the GPUs of this machine.
 ///
 /// # Errors
-/// [`CudaError`]: which library is absent, or what the driver said.
+/// Returns a [`CudaError`] if a library is absent or the driver reports an error.
 pub fn devices() -> Result<Vec<CudaDevice>, CudaError> {
     present()?;
     let count = driver::device_count().map_err(CudaError::driver)?;
@@ -75,7 +75,7 @@ pub fn devices() -> Result<Vec<CudaDevice>, CudaError> {
 }
 
 impl CudaDevice {
-    /// The device described; what is measured is left open.
+    /// Describes the device; leaves measured figures open.
     #[must_use]
     pub fn profile(&self) -> Profile {
         Profile {

@@ -1,9 +1,9 @@
 //! Products of matrices as cuBLASLt takes them.
 //!
-//! It counts rows first, so a product of matrices in C order is that of their transposes, the right
-//! one before the left; a bias along the columns is then one along its rows, which it adds itself.
-//! What a card takes, and in which types and steps, is decided here; who asks the library is
-//! `multiply`.
+//! cuBLASLt is column-major, so a product of matrices in C order is that of their transposes, the
+//! right one before the left. A bias along the columns is then one along its rows, which cuBLASLt
+//! adds itself. This module decides which products, types and steps a card takes; `multiply` calls
+//! the library.
 
 use cudarc::cublaslt::sys::{cublasComputeType_t, cublasLtEpilogue_t, cudaDataType_t};
 use souk_memory::DType;
@@ -37,17 +37,17 @@ pub enum Sums {
     Tf32,
 }
 
-/// One side of a product: where it lies, whether it is given transposed, how far its rows are apart
-/// and its matrices.
+/// One side of a product: its place, whether it is transposed, and the distances between its rows
+/// and between its matrices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Side<P> {
     /// Where it lies.
     pub place: P,
-    /// Its element type.
+    /// Element type.
     pub dtype: DType,
     /// Whether its columns lie together, not its rows.
     pub is_transposed: bool,
-    /// Elements from one row of what is stored to the next.
+    /// Elements from one stored row to the next.
     pub pitch: usize,
     /// Elements from one matrix of a batch to the next.
     pub stride: usize,
@@ -70,30 +70,30 @@ pub struct Product<P> {
     pub depth: usize,
     /// How many matrices each side is.
     pub batch: usize,
-    /// What each product is multiplied by.
+    /// Factor of each product.
     pub factor: f32,
     /// The left side.
     pub left: Side<P>,
     /// The right side.
     pub right: Side<P>,
-    /// What the left and the right side are multiplied by: one 32-bit float each, on the card.
+    /// Factors of the left and the right side: one 32-bit float each, on the card.
     pub scales: Option<[P; 2]>,
     /// One for each column.
     pub bias: Option<P>,
-    /// What is done to each element at the end.
+    /// Function of each element at the end.
     pub known: Option<FusedFunction>,
     /// Where the result goes.
     pub result: P,
 }
 
-/// The words in which the library is asked for a product.
+/// The types and the epilogue of a call to the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     pub left: cudaDataType_t,
     pub right: cudaDataType_t,
     pub made: cudaDataType_t,
     pub compute: cublasComputeType_t,
-    /// Of what the products are multiplied by.
+    /// Type of the factor.
     pub factor: cudaDataType_t,
     pub epilogue: cublasLtEpilogue_t,
 }
@@ -158,7 +158,7 @@ impl<P> Product<P> {
         })
     }
 
-    /// What tells it from products that the library would do otherwise: all but where things lie.
+    /// Returns a key of everything except addresses: products with one key use the same algorithm.
     pub fn form(&self) -> Vec<u64> {
         let sides = [&self.left, &self.right].into_iter();
         let sides = sides.flat_map(|side| {
@@ -223,9 +223,9 @@ impl<P> Product<P> {
 }
 
 impl<P> Product<P> {
-    /// Whether 8-bit integers lie as the library has them: rows along the depth on both sides, in
-    /// fours, and the sums are left as they are. It wants them at multiples of four bytes, which
-    /// every buffer is.
+    /// Whether 8-bit integers lie as the library requires: rows along the depth on both sides, in
+    /// multiples of four, with plain sums. The library also requires addresses at multiples of four
+    /// bytes, which every buffer has.
     fn is_of_bytes(&self) -> bool {
         let is_even = [self.depth, self.columns, self.left.pitch, self.right.pitch]
             .iter()
@@ -241,13 +241,14 @@ impl<P> Product<P> {
         self.right.is_transposed && !self.left.is_transposed
     }
 
-    /// Whether nothing is added or done at the end, and the result is of this type.
+    /// Whether the product has no bias and no function at the end, and a result of this type.
     fn is_bare(&self, made: DType) -> bool {
         self.bias.is_none() && self.known.is_none() && self.made == made
     }
 
-    /// Whether 8-bit floats lie as the library has them: rows along the depth on both sides, in
-    /// sixteens, of which one at least has the finer layout, and nothing added or done at the end.
+    /// Whether 8-bit floats lie as the library requires: rows along the depth on both sides, in
+    /// multiples of sixteen, at least one side with the finer layout, no bias and no function at
+    /// the end.
     fn is_square(&self) -> bool {
         let both = [self.left.dtype, self.right.dtype];
         let is_even = [self.depth, self.columns, self.left.pitch, self.right.pitch]
@@ -277,7 +278,7 @@ fn data_type(dtype: DType) -> Option<cudaDataType_t> {
     })
 }
 
-/// What the library does at the end.
+/// Returns the library's epilogue for a bias and a function.
 fn epilogue(has_bias: bool, known: Option<FusedFunction>) -> cublasLtEpilogue_t {
     match (has_bias, known) {
         (false, None) => cublasLtEpilogue_t::CUBLASLT_EPILOGUE_DEFAULT,

@@ -72,7 +72,7 @@ const SHAPES_MAX: usize = 64;
 pub struct EmulatedConfig {
     /// Whether it answers when its modelled time has passed, or at once.
     pub pace: Pace,
-    /// How fast it really is, as a factor of what its profile says: 0.5 takes twice the time.
+    /// Real speed as a factor of the profile's: 0.5 takes twice the time.
     pub speed: f64,
     /// The largest part by which a run takes longer or shorter, 0 to below 1.
     pub jitter: f64,
@@ -149,7 +149,7 @@ pub struct EmulatedDevice {
     memory: Option<EmulatedMemory>,
 }
 
-/// What all programs of a device share.
+/// State that all programs of a device share.
 #[derive(Debug, Default)]
 struct State {
     runs: AtomicU64,
@@ -186,7 +186,7 @@ impl EmulatedDevice {
         })
     }
 
-    /// What copies to and from its memory moved, and the time they took by its profile.
+    /// Returns the bytes copied to and from its memory, and the time of the copies by its profile.
     #[must_use]
     pub fn copied(&self) -> CopyTotals {
         self.state.copies.copied()
@@ -337,7 +337,7 @@ impl EmulatedProgram {
         self.cpu.work_of(&self.subgraph, inputs)
     }
 
-    /// What is run takes the time and energy of a run on these inputs.
+    /// Runs `run_it` with the time and energy that the model gives a run on these inputs.
     fn as_modelled(
         &self,
         inputs: &BTreeMap<String, Tensor>,
@@ -371,7 +371,7 @@ impl EmulatedProgram {
         })
     }
 
-    /// What a run really takes, its jitter included, as a factor of the model.
+    /// Returns the duration of a run, including jitter, as a factor of the model.
     fn factor(&self, run: u64) -> f64 {
         let spread = 2.0 * fraction(self.config.seed, run, 1) - 1.0;
         (1.0 + self.config.jitter * spread) / self.config.speed
@@ -427,7 +427,7 @@ impl Program for EmulatedProgram {
     }
 }
 
-/// A number from 0 to below 1 that depends on nothing but its arguments (splitmix64).
+/// Returns a number from 0 to below 1 that depends only on the arguments (splitmix64).
 fn fraction(seed: u64, run: u64, purpose: u64) -> f64 {
     let mut word = seed
         .wrapping_add(run.wrapping_mul(2).wrapping_add(purpose).wrapping_add(1))

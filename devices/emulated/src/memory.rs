@@ -1,9 +1,9 @@
-//! Memory of a device that is only described: tensors lie in the host's, counted against what the
-//! profile has, and a copy there, back or from another such device takes the time that the
-//! profile's links give it.
+//! Memory of a device that exists only as a profile. Tensors lie in the host's memory and count
+//! against the profile's. A copy to the device, back or from another such device takes the time
+//! that the profile's links imply.
 //!
-//! A paced device makes whoever copies wait for that time, and whoever runs something wait for what
-//! comes from the host with the run or goes there; a virtual one only counts copies.
+//! With a paced device, a copy waits for that time, and a run waits for the tensors that cross
+//! between the host and the device with it; a virtual device only counts copies.
 
 use std::any::Any;
 use std::fmt;
@@ -36,7 +36,7 @@ struct Inside {
     state: Arc<State>,
 }
 
-/// What copies to, from and between emulated devices moved, and the time they took by the profile.
+/// Bytes copied to, from and between emulated devices, and the time of the copies by the profile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CopyTotals {
     /// Bytes from the host.
@@ -114,7 +114,8 @@ impl EmulatedMemory {
         }))
     }
 
-    /// An input of a run as the CPU computes with it: what lies elsewhere is brought here first.
+    /// Returns an input of a run as the CPU computes with it; first copies it here if it lies
+    /// elsewhere.
     pub fn input(&self, held: &TensorHandle) -> Result<Tensor, RunError> {
         let TensorHandle::Device(resident) = held else {
             return held.to_host();
@@ -135,7 +136,8 @@ impl EmulatedMemory {
         Ok(tensor)
     }
 
-    /// Room here for what lies in another such device's memory, and the link between them.
+    /// Reserves room here for a tensor in another such device's memory, and returns the link
+    /// between them.
     fn taken(&self, from: &dyn Resident) -> Result<(Arc<dyn Resident>, Path), RunError> {
         let there = emulated(from);
         let link = there.and_then(|there| self.peer_link(&there.memory));
@@ -150,7 +152,7 @@ impl EmulatedMemory {
         }
     }
 
-    /// What of these is on the host crosses with a run, as one.
+    /// Counts the tensors among these that are on the host as one crossing.
     pub fn crosses<'a>(&self, all: impl Iterator<Item = &'a TensorHandle>) {
         let on_host = all.filter_map(|held| match held {
             TensorHandle::Host(tensor) => Some(tensor.bytes().len() as u64),
@@ -185,8 +187,8 @@ fn bytes_of(residents: &[Arc<dyn Resident>]) -> u64 {
     residents.iter().map(|resident| resident.bytes()).sum()
 }
 
-/// Whether a device that no catalogue states the links of has memory of its own: such that is made
-/// for one device and never the host's.
+/// Whether a device whose links no catalogue states has memory of its own: a kind that is made for
+/// devices and never for hosts.
 fn is_apart(profile: &Profile) -> bool {
     use MemoryKind::{Gddr6, Gddr6x, Gddr7, Hbm2, Hbm2e, Hbm3, Hbm3e};
     let kind = profile.memory.kind;
@@ -262,7 +264,7 @@ impl DeviceMemory for EmulatedMemory {
     }
 }
 
-/// A tensor that is said to lie on an emulated device.
+/// A tensor that counts as on an emulated device.
 struct EmulatedResident {
     memory: EmulatedMemory,
     tensor: Tensor,

@@ -34,9 +34,9 @@ const NUMBERS: Features = Features::SHADER_F16
 /// How a GPU is used.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuConfig {
-    /// Bytes of its memory that may be used; `None` for all of it.
+    /// Bytes of its memory that souk may use; `None` for all of it.
     pub memory_bytes_max: Option<u64>,
-    /// How long one run may take on it before it is given up.
+    /// Time after which the device gives a run up.
     pub time_max: Duration,
 }
 
@@ -44,7 +44,7 @@ impl Default for GpuConfig {
     fn default() -> Self {
         Self {
             memory_bytes_max: None,
-            // Long for any subgraph, short for a person who waits on a hung driver.
+            // Long for any subgraph, but short for a person who waits on a hung driver.
             time_max: Duration::from_secs(120),
         }
     }
@@ -60,9 +60,9 @@ pub struct Adapter {
 #[derive(Debug, Error)]
 #[error("{adapter}: the driver does not open it: {cause}")]
 pub struct OpenError {
-    /// The adapter.
+    /// Name of the adapter.
     pub adapter: String,
-    /// What the driver said.
+    /// The driver's message.
     pub cause: String,
 }
 
@@ -85,7 +85,7 @@ pub fn adapters() -> Vec<Adapter> {
 }
 
 impl Adapter {
-    /// What the driver calls it.
+    /// Returns the driver's name for the adapter.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.info.name
@@ -117,7 +117,7 @@ impl Adapter {
         )
     }
 
-    /// The adapter described; what is measured is left open.
+    /// Describes the adapter; leaves measured figures open.
     #[must_use]
     pub fn profile(&self) -> Profile {
         let (bytes, source) = self.memory_bytes();
@@ -165,8 +165,8 @@ impl Adapter {
         is_known.then(|| Path::new("/sys/bus/pci/devices").join(bus))
     }
 
-    /// What lies between its memory and the host's: PCI Express as far as Linux describes it. Where
-    /// they are one memory the driver copies within it all the same.
+    /// Returns the link between its memory and the host's: PCI Express, as far as Linux describes
+    /// it. Where both are one memory, the driver still copies within it.
     pub(crate) fn host_link(&self) -> Link {
         match self.info.device_type {
             DeviceType::IntegratedGpu | DeviceType::Cpu => links::copied(),
@@ -177,7 +177,8 @@ impl Adapter {
         }
     }
 
-    /// Its memory and how that is known: WebGPU itself does not say.
+    /// Returns the size of its memory and the source of that figure, because WebGPU does not report
+    /// it.
     fn memory_bytes(&self) -> (u64, &'static str) {
         let vram = self
             .folder()

@@ -1,7 +1,7 @@
-//! A GPU opened: its memory, its compiled kernels, and one submission at a time.
+//! An open GPU: its memory, its compiled kernels, and one submission at a time.
 //!
-//! Buffers come from a pool and go back to it when the last value that uses them is dropped, so a
-//! program that runs again allocates nothing. Pipelines are kept by their source.
+//! Buffers come from a pool. They return to it when the last value that uses them is dropped, so a
+//! program that runs again allocates nothing. The context keeps pipelines by their source.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,15 +22,15 @@ use crate::traffic::{Traffic, Way};
 
 /// Compiled kernels kept; a backend's own are below a hundred, the others are buyers'.
 const PIPELINES_MAX: usize = 512;
-/// Bytes of buffers kept for another use; what is beyond goes back to the driver.
+/// Upper bound on the bytes of idle buffers; the context returns any excess to the driver.
 const POOL_BYTES_MAX: u64 = 1 << 30;
-/// Buffers are made in sizes of at least this.
+/// Smallest size of a buffer in bytes.
 const BUFFER_BYTES_MIN: u64 = 256;
 
 /// A device with its queue, kernels and memory.
 pub(crate) struct Context {
     driver: Driver,
-    /// What the device is called in errors.
+    /// Name of the device in errors.
     pub name: String,
     /// The most bytes that may be in use at once.
     pub bytes_max: u64,
@@ -103,14 +103,14 @@ impl Context {
         self
     }
 
-    /// The same with what the kernel's driver says of the card.
+    /// Adds the readings that the kernel's driver provides of the card.
     pub fn watched(mut self, live: Option<Live>) -> Self {
         self.live = live;
         self
     }
 
-    /// Bytes of `all` that this context could still take: what it does not use itself, nor, where
-    /// that is known, anybody else. What is in its pool is its own to use again.
+    /// Returns the bytes of `all` that this context can still take: those that it does not use and,
+    /// where the driver says so, no other process uses. Idle buffers in its pool count as free.
     pub fn free_bytes(&self, all: u64) -> u64 {
         let own = all.saturating_sub(self.used_bytes());
         let left = self.driver.free_bytes();
@@ -158,7 +158,7 @@ impl Context {
         self.halves.get_or_init(|| Halves::Words);
     }
 
-    /// Gives what is in the pool back to the driver.
+    /// Returns the idle buffers to the driver.
     #[cfg(test)]
     pub fn let_go(&self) {
         self.memory.let_go();
@@ -180,8 +180,8 @@ impl Context {
         self.busy.note(time);
     }
 
-    /// The part of the time it worked since this was last asked, 0 to 1; or for anybody lately, if
-    /// that is known and more.
+    /// Returns the part of the time that the device worked since the last call, 0 to 1; or its
+    /// recent load by all processes, if that is known and larger.
     pub fn utilisation(&self) -> f64 {
         let own = self.busy.utilisation();
         let by_meter = || self.meter.as_ref().and_then(|meter| meter.busy());
@@ -250,7 +250,7 @@ impl Context {
         let total: u64 = sized.iter().map(|(_, size)| size).sum();
         let free = self.bytes_max.saturating_sub(self.used_bytes());
         let out_of_memory = GpuError::OutOfMemory { bytes: total, free };
-        // What is sent goes through one buffer.
+        // One staging buffer holds all contents.
         if total > self.driver.buffer_bytes_max() || total > free {
             return Err(out_of_memory);
         }
@@ -300,7 +300,7 @@ impl Context {
         }
     }
 
-    /// Gives the device up: what hangs still runs, so nothing more is queued behind it.
+    /// Gives the device up: a kernel hangs on it, so the context queues nothing more.
     pub fn give_up(&self) -> GpuError {
         self.lost.store(true, Ordering::Relaxed);
         let limit = self.time_max;
@@ -315,7 +315,7 @@ impl Context {
         }
     }
 
-    /// What drives it.
+    /// Returns the driver of the device.
     pub fn driver(&self) -> &Driver {
         &self.driver
     }
@@ -342,7 +342,7 @@ impl Memory {
         buffers.pop()
     }
 
-    /// Gives what is in the pool back to the driver.
+    /// Returns the idle buffers to the driver.
     fn let_go(&self) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.clear();
@@ -369,7 +369,7 @@ impl Memory {
 }
 
 impl PooledBuffer {
-    /// The buffer.
+    /// Returns the underlying buffer.
     pub fn get(&self) -> &Buffer {
         self.buffer.as_ref().expect("it is taken only when dropped")
     }

@@ -1,7 +1,7 @@
-//! What a GPU is driven by: wgpu, or CUDA where it is built in and found.
+//! The driver of a GPU: wgpu, or CUDA where it is built in and found.
 //!
-//! Everything above speaks of buffers, compiled kernels and launches; what they are is known here
-//! and below.
+//! The modules above use buffers, compiled kernels and launches; only this module and those below
+//! know what implements them.
 
 mod submitter;
 pub(crate) mod webgpu;
@@ -57,7 +57,7 @@ pub(crate) struct Stretch {
     pub length: u64,
 }
 
-/// What is carried out, in order.
+/// One operation of a submission; operations run in order.
 pub(crate) enum Launch {
     /// A kernel, its arrays by binding, and its workgroups.
     Kernel {
@@ -71,7 +71,7 @@ pub(crate) enum Launch {
 }
 
 impl Buffer {
-    /// Its bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         match self {
             Self::WebGpu(buffer) => buffer.size(),
@@ -82,7 +82,7 @@ impl Buffer {
         }
     }
 
-    /// All of it.
+    /// Returns the stretch of the whole buffer.
     pub fn whole(&self) -> Stretch {
         Stretch {
             buffer: self.clone(),
@@ -147,7 +147,7 @@ impl Driver {
         }
     }
 
-    /// Bytes of memory that nobody uses, if the driver says.
+    /// Returns the bytes of memory that no process uses, if the driver reports them.
     pub fn free_bytes(&self) -> Option<u64> {
         match self {
             Self::WebGpu(_) => None,
@@ -158,8 +158,8 @@ impl Driver {
         }
     }
 
-    /// What lies between another device's memory and this one's, where it can be copied from there
-    /// without passing the host's.
+    /// Returns the link from another device's memory to this one's, if the driver can copy from
+    /// there without passing the host's memory.
     pub fn link_from(&self, other: &Self) -> Option<Path> {
         #[cfg(feature = "cuda")]
         if let (Self::Cuda(own), Self::Cuda(other)) = (self, other) {
@@ -248,8 +248,8 @@ impl Driver {
         }
     }
 
-    /// Launches; what is refused names itself. `Ok(false)` if the driver has not answered in this
-    /// time.
+    /// Submits launches; an error names the launch that the driver refused. Returns `Ok(false)` if
+    /// the driver does not answer in this time.
     pub fn launch(&self, launches: &[Launch], time_max: Duration) -> Result<bool, GpuError> {
         match self {
             Self::WebGpu(driver) => driver.launch(launches, time_max),

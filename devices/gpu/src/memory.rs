@@ -1,8 +1,9 @@
-//! Tensors that stay in a GPU's memory from one run to another, and what went there and back.
+//! Tensors that stay in a GPU's memory from one run to another, and counts of copies to it and
+//! back.
 //!
-//! What stays is the buffer that a run made: it is out of the pool, and counts as used, until the
-//! last that names it is dropped. A kernel writes into nothing but what its own run made, so what
-//! stays may be the input of any number of runs at once.
+//! Such a tensor is a buffer that a run wrote. It is out of the pool, and counts as used, until its
+//! last reference is dropped. A kernel writes only to buffers of its own run, so a resident tensor
+//! may be the input of any number of runs at once.
 
 use std::any::Any;
 use std::fmt;
@@ -72,8 +73,8 @@ impl DeviceMemory for GpuMemory {
         driver.link_from(other.context.driver())
     }
 
-    /// Floats, truths and bytes go there. Other integers are sent by each run whose kernels read
-    /// them, in the 32 bits that those compute with, and lie in the host's memory until then.
+    /// Moves floats, truths and bytes to the device. Other integers stay in the host's memory; each
+    /// run whose kernels read them sends them, in the 32 bits in which kernels compute.
     fn put(&self, tensor: &Tensor) -> Result<Arc<dyn Resident>, RunError> {
         if !self.takes(tensor.dtype()) {
             return self.resident(Value::of_host(tensor.clone()));
@@ -104,7 +105,7 @@ impl DeviceMemory for GpuMemory {
         let own = residents
             .iter()
             .map(|resident| own(&self.context, &**resident));
-        // What lies elsewhere is asked where it lies.
+        // A resident of another device reads itself.
         let Some(own) = own.collect::<Option<Vec<&GpuResident>>>() else {
             return residents.iter().map(|it| it.to_host()).collect();
         };
@@ -123,7 +124,7 @@ impl DeviceMemory for GpuMemory {
     }
 }
 
-/// A tensor that a run made, or that was put there.
+/// A tensor that a run wrote or the host copied to the device.
 pub(crate) struct GpuResident {
     context: Arc<Context>,
     value: Value,
@@ -183,7 +184,7 @@ impl fmt::Debug for GpuResident {
     }
 }
 
-/// Reads residents of a device, what lies nowhere else in one copy.
+/// Reads residents of a device; reads those that lie only there in one copy.
 fn read(context: &Context, residents: &[&GpuResident]) -> Result<Vec<Tensor>, GpuError> {
     let arrays: Vec<&Array> = residents.iter().filter_map(|it| it.array()).collect();
     let mut read = Vec::new();

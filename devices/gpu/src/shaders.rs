@@ -6,7 +6,7 @@
 pub(crate) mod doubles;
 pub(crate) mod functions;
 
-/// What every kernel begins with.
+/// The first lines of every kernel.
 pub(crate) const PRELUDE: &str = r"
 @group(0) @binding(0) var<storage, read> p: array<u32>;
 fn f(i: u32) -> f32 { return bitcast<f32>(p[i]); }
@@ -18,8 +18,8 @@ fn larger(a: f32, b: f32) -> f32 { return select(b, a, a > b || is_nan(a)); }
 fn smaller(a: f32, b: f32) -> f32 { return select(b, a, a < b || is_nan(a)); }
 ";
 
-/// What a kernel with these bindings begins with: where an array is of halves as they lie, it says
-/// that it computes with them; where one is of 64-bit floats, its functions are of those.
+/// Returns the first lines of a kernel with these bindings. They enable halves where an array holds
+/// halves, and define the functions of 64-bit floats where an array holds those.
 pub(crate) fn prelude(arrays: &str) -> String {
     match arrays {
         _ if arrays.contains("array<f64>") => doubles::PRELUDE.to_owned(),
@@ -28,7 +28,7 @@ pub(crate) fn prelude(arrays: &str) -> String {
     }
 }
 
-/// What a kernel computes with, and what lies in the arrays that it reads and writes.
+/// The type that a kernel computes with, and the element types of the arrays it reads and writes.
 #[derive(Clone, Copy)]
 pub(crate) struct Numbers {
     pub number: &'static str,
@@ -47,12 +47,12 @@ impl Numbers {
         }
     }
 
-    /// What it reads, as it computes with it.
+    /// Returns an expression that converts an element read to the type of the computation.
     pub fn read(self, value: &str) -> String {
         converted(self.read, self.number, value)
     }
 
-    /// What it computed, as it writes it.
+    /// Returns an expression that converts a result to the type of the array written.
     pub fn written(self, value: &str) -> String {
         converted(self.number, self.written, value)
     }
@@ -120,9 +120,9 @@ pub(crate) fn gather(combine: &str) -> String {
 /// Copies words from place to place: transposes, slices, tiles, pads and joins.
 ///
 /// Sizes: count, dimensions, first place read, first place written, fill; then for each dimension
-/// size, step read, step written, start, stride, size of the source, and what lies outside it
-/// (0 nothing does, 1 the fill, 2 reflected, 3 the edge, 4 wrapped). The fill is a word of the
-/// sizes, or the first one of an array of its own.
+/// size, step read, step written, start, stride, size of the source, and the values outside it (0
+/// none, 1 the fill, 2 reflected, 3 the edge, 4 wrapped). The fill is a word of the sizes, or the
+/// first one of an array of its own.
 pub(crate) fn copy(word: Word, has_fill: bool) -> String {
     let name = word.name();
     let (names, fill): (&[_], _) = match has_fill {
@@ -165,7 +165,7 @@ pub(crate) fn copy(word: Word, has_fill: bool) -> String {
     )
 }
 
-/// What is moved as it is.
+/// The unit of a copy that does not interpret its elements.
 #[derive(Clone, Copy)]
 pub(crate) enum Word {
     /// 32 bits.
@@ -212,10 +212,11 @@ pub(crate) fn put(word: Word) -> String {
     )
 }
 
-/// What updates make of what is at their places: a thread for each element that any of them is
-/// for, which takes them in their order.
+/// Combines updates with the elements at their places: one thread for each element that has updates
+/// applies them in their order.
 ///
-/// Sizes: count, words of an update. `starts` has where the updates of a place begin in `order`.
+/// Sizes: count, words of an update. `starts` holds the index in `order` at which the updates of a
+/// place begin.
 pub(crate) fn combine(element: &str, combine: &str) -> String {
     let arrays = bindings(
         &[
@@ -242,9 +243,9 @@ pub(crate) fn combine(element: &str, combine: &str) -> String {
     )
 }
 
-/// A reduction of the middle one of three dimensions: sizes are count, its size, the last one's.
-/// What it starts with; `pre` of `v`, `combine` of `a` and `b`, `post` of `a` and `n`; a group for
-/// each result or a thread.
+/// Reduces the middle one of three dimensions. Sizes: count, the middle dimension, the last one.
+/// The expressions are the initial value, `pre` of `v`, `combine` of `a` and `b`, and `post` of `a`
+/// and `n`. A group or a thread computes each result.
 pub(crate) fn reduce(numbers: Numbers, expressions: [&str; 4], grouped: bool) -> String {
     let arrays = numbers.arrays();
     let prelude = prelude(&arrays);
@@ -326,7 +327,7 @@ pub(crate) fn softmax(numbers: Numbers, kind: Softmax) -> String {
     )
 }
 
-/// What is made of the exponentials of a row.
+/// The function of the exponentials of a row.
 #[derive(Clone, Copy)]
 pub(crate) enum Softmax {
     Plain,
@@ -336,8 +337,9 @@ pub(crate) enum Softmax {
 
 /// Rows brought to mean 0 (if `p[3]`) and variance 1, then scaled and shifted.
 ///
-/// Sizes: rows, row length, epsilon, whether the mean is taken off, then for scale and shift how
-/// many elements share one and how many there are. The mean and inverse deviation are kept.
+/// Sizes: rows, row length, epsilon, whether to subtract the mean, then for scale and shift how
+/// many elements share one and how many there are. The kernel stores the mean and the inverse
+/// deviation.
 pub(crate) fn normalise(numbers: Numbers) -> String {
     let arrays = bindings(
         &[
@@ -404,9 +406,9 @@ pub(crate) fn place_of_extreme(numbers: Numbers) -> String {
     )
 }
 
-/// The `p[3]` first elements in order along the middle dimension, largest first if `p[4]`: each
-/// element counts those before it, and writes itself at that place if it is one of the first. What
-/// is no number counts as larger than any.
+/// The `p[3]` first elements in order along the middle dimension, largest first if `p[4]`. Each
+/// element counts those before it, and writes itself at that place if it is one of the first. NaN
+/// counts as larger than any number.
 pub(crate) fn top(numbers: Numbers) -> String {
     let names = [
         ("x", numbers.read),

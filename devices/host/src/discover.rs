@@ -1,6 +1,6 @@
 //! Finds the processor of this machine: name, instruction set, cores, caches, memory.
 //!
-//! Linux is read through `/proc` and `/sys`; elsewhere only what Rust itself knows is found.
+//! On Linux it reads `/proc` and `/sys`; elsewhere it finds only the facts that Rust itself knows.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,18 +14,18 @@ use souk_vocabulary::taxonomy::X86Level;
 
 use crate::system;
 
-/// What is known of a CPU before anything is measured.
+/// The properties of a CPU that need no measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuDescription {
-    /// Its maker.
+    /// Name of the maker, such as `AMD`.
     pub vendor: String,
-    /// Its name.
+    /// The maker's name for the model.
     pub model: String,
     /// Its instruction set and vector level.
     pub isa: CpuIsa,
     /// Hardware threads this process may run on.
     pub threads: NonZeroUsize,
-    /// Physical cores of the machine, where they can be told from hardware threads.
+    /// Physical cores of the machine, where the system distinguishes them from hardware threads.
     pub cores: Option<usize>,
     /// Caches, smallest level first.
     pub caches: Vec<Cache>,
@@ -79,7 +79,7 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// The maker's usual name for what the processor says of itself.
+/// Returns the maker's usual name for the processor's vendor string.
 fn vendor(id: &str) -> &str {
     match id {
         "AuthenticAMD" => "AMD",

@@ -1,8 +1,7 @@
-//! Power: joules counted and watts limited, where the system lets a program do so.
+//! Power: counters of joules and limits in watts, where the system gives a program access.
 //!
-//! A domain is what has a counter or a limit of its own: a package of the CPU (Linux's powercap) or
-//! an NVIDIA card (NVML). Nothing here changes a limit unless it is asked to, and what it was
-//! before is told.
+//! A domain has a counter or a limit of its own: a package of the CPU (Linux's powercap) or an
+//! NVIDIA card (NVML). This module changes a limit only on request, and reports the limit before.
 
 #[cfg(feature = "cuda")]
 mod nvml;
@@ -17,19 +16,19 @@ use thiserror::Error;
 pub use nvml::Card;
 pub use powercap::Meter;
 
-/// Where Linux shows what can be capped.
+/// Folder in which Linux lists the domains that can be capped.
 const POWERCAP: &str = "/sys/class/powercap";
 
 /// Something whose power is counted or limited by itself.
 pub trait Domain: Send + Sync {
-    /// The name it is asked for by, such as `intel-rapl:0`; the same over restarts.
+    /// Returns the domain's name, such as `intel-rapl:0`, which stays the same over restarts.
     fn name(&self) -> &str;
 
-    /// What it is, in words.
+    /// Returns a description in words.
     fn title(&self) -> &str;
 
-    /// Joules it has used since an unknown start; `None` where nothing counts or it may not be
-    /// read.
+    /// Returns the joules used since an unknown start; `None` where the domain has no counter or
+    /// this process may not read it.
     fn joules(&self) -> Option<f64>;
 
     /// The part of the time it worked lately for anybody, 0 to 1, where something counts that.
@@ -37,20 +36,20 @@ pub trait Domain: Send + Sync {
         None
     }
 
-    /// Its limit.
+    /// Returns the limit.
     ///
     /// # Errors
-    /// [`PowerError`] where it has none or it may not be read.
+    /// Returns a [`PowerError`] where the domain has no limit or this process may not read it.
     fn limit(&self) -> Result<Limit, PowerError>;
 
-    /// Changes its limit. Whoever asks gives back afterwards what it was.
+    /// Changes the limit. The caller must restore the former limit afterwards.
     ///
     /// # Errors
-    /// [`PowerError`]: out of range, or the system refuses.
+    /// Returns a [`PowerError`] if `watts` is out of range or the system refuses.
     fn set_limit(&self, watts: f64) -> Result<(), PowerError>;
 }
 
-/// A limit on what a domain draws, averaged over the time the maker chose.
+/// A limit on a domain's power, averaged over a time that the maker chose.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
     /// Watts now.
@@ -72,28 +71,28 @@ pub enum PowerError {
         /// Those there are.
         known: Vec<String>,
     },
-    /// It counts and limits nothing.
+    /// The domain has no limit.
     #[error("{domain} has no power limit")]
     Unlimited {
-        /// The domain.
+        /// Name of the domain.
         domain: String,
     },
     /// The value is not one that it takes.
     #[error("{watts} W is no limit for {domain}: it takes {range}")]
     Range {
-        /// The domain.
+        /// Name of the domain.
         domain: String,
-        /// What was asked for.
+        /// The requested limit in watts.
         watts: String,
-        /// What it takes.
+        /// The range that the domain accepts.
         range: String,
     },
     /// The system refuses.
     #[error("the power limit of {domain} is out of reach: {cause}")]
     Refused {
-        /// The domain.
+        /// Name of the domain.
         domain: String,
-        /// What the system said.
+        /// The system's message.
         cause: String,
     },
 }
@@ -134,7 +133,7 @@ pub fn find(name: &str) -> Result<Box<dyn Domain>, PowerError> {
     }
 }
 
-/// Refuses a limit that a domain does not take, before the system is asked.
+/// Refuses a limit outside the domain's range before the system sees it.
 fn check(domain: &str, watts: f64, limit: &Limit) -> Result<(), PowerError> {
     let least = limit.watts_min.unwrap_or(1.0);
     let most = limit.watts_max.unwrap_or(f64::from(u32::MAX) / 1e6);

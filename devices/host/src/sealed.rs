@@ -1,7 +1,7 @@
-//! Bytes in memory that nobody can change any more, shared between processes without a copy.
+//! Bytes in memory that no process can change any more, shared between processes without a copy.
 //!
-//! A provider hands weights to the process of a job this way: the memory is sealed by the kernel,
-//! so neither side can write to it or cut it short, and any number of processes see one copy.
+//! A provider passes weights to the process of a job this way. The kernel seals the memory, so
+//! neither side can write to it or cut it short, and any number of processes see one copy.
 
 #![expect(
     unsafe_code,
@@ -17,7 +17,7 @@ use bytes::Bytes;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// What must be sealed before the memory may be read as bytes that never change.
+/// Seals that the memory must have before this process may read it as immutable bytes.
 const SEALS: SealFlags = SealFlags::WRITE
     .union(SealFlags::SHRINK)
     .union(SealFlags::GROW)
@@ -37,10 +37,10 @@ struct Mapping {
 }
 
 impl SealedMemory {
-    /// Memory with these pieces one after the other; each is copied once.
+    /// Creates memory with these pieces one after the other, and copies each once.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn new(pieces: &[&[u8]]) -> io::Result<SealedMemory> {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let mut file = File::from(memfd_create("souk", flags)?);
@@ -51,21 +51,21 @@ impl SealedMemory {
         SealedMemory::received(file.into())
     }
 
-    /// Memory that another process sent, if it is sealed.
+    /// Accepts memory that another process sent, if it is sealed.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidData`] if it is not, else what the system says.
+    /// Returns [`io::ErrorKind::InvalidData`] if it is not sealed, otherwise the system's error.
     pub fn received(file: OwnedFd) -> io::Result<SealedMemory> {
         if !fcntl_get_seals(&file)?.contains(SEALS) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        // Sealed against growing and shrinking: the length is what it will always be.
+        // The seals forbid growing and shrinking, so the length is final.
         let length = rustix::fs::fstat(&file)?.st_size;
         let length = usize::try_from(length).map_err(|_| io::ErrorKind::InvalidData)?;
         Ok(SealedMemory { file, length })
     }
 
-    /// What is sent to another process.
+    /// Returns the file descriptor to send to another process.
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -77,10 +77,10 @@ impl SealedMemory {
         self.length
     }
 
-    /// The bytes, as long as wanted, even when this is gone.
+    /// Maps the bytes; they stay valid even after this value is dropped.
     ///
     /// # Errors
-    /// What the system says.
+    /// Returns the system's error.
     pub fn bytes(&self) -> io::Result<Bytes> {
         if self.length == 0 {
             return Ok(Bytes::new());
@@ -104,22 +104,22 @@ impl SealedMemory {
     }
 }
 
-// SAFETY: the memory is only read, and nobody can write to it, whatever the thread.
+// SAFETY: every thread only reads the memory, and no process can write to it.
 unsafe impl Send for Mapping {}
 
 impl AsRef<[u8]> for Mapping {
     fn as_ref(&self) -> &[u8] {
         // SAFETY: `bytes` mapped `length` bytes at `start` for reading, and they stay mapped until
-        // this is dropped. The seals were checked before: nobody writes to them or takes them
-        // away. `length` came from a file size, which is below `isize::MAX`.
+        // this is dropped. The constructors checked the seals: no process writes to the bytes or
+        // removes them. `length` came from a file size, which is below `isize::MAX`.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `bytes` with this start and length, and nothing refers
-        // to it any more: what borrows from it borrows this.
+        // SAFETY: `bytes` created the mapping with this start and length, and nothing refers to it
+        // any more: a borrower of the bytes borrows this value.
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
         debug_assert!(unmapped.is_ok(), "what was mapped can be unmapped");
     }

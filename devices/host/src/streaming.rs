@@ -1,14 +1,14 @@
-//! Copies that leave the processor's cache to what is worked on.
+//! Copies that leave the processor's cache to the data in use.
 
-/// The width of one store, and what its address must be a multiple of.
+/// The width of one store, and the alignment of its address.
 #[cfg(target_arch = "x86_64")]
 const STORE_BYTES: usize = 16;
 
-/// Copies bytes that nobody reads again soon: by streaming stores where there are any (x86-64), so
-/// that where they go is neither read first nor brought into the cache.
+/// Copies bytes that no code reads again soon. Uses streaming stores where the processor has them
+/// (x86-64), which neither read the target first nor bring it into the cache.
 ///
 /// # Panics
-/// If the two are not of one length.
+/// Panics if the two differ in length.
 pub fn copy(to: &mut [u8], from: &[u8]) {
     assert_eq!(to.len(), from.len(), "bytes are copied one for one");
     #[cfg(target_arch = "x86_64")]
@@ -37,7 +37,7 @@ fn stream(to: &mut [[u8; STORE_BYTES]], from: &[[u8; STORE_BYTES]]) {
         // the first is, and they lie one behind the other.
         unsafe { _mm_stream_si128(to, _mm_loadu_si128(from.as_ptr().cast())) };
     }
-    // SAFETY: every x86-64 has the instruction; what was stored is seen by whoever reads after it.
+    // SAFETY: every x86-64 has the instruction. It makes the stores visible to later reads.
     unsafe { _mm_sfence() };
 }
 

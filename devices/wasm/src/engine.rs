@@ -9,9 +9,9 @@ use std::sync::OnceLock;
 
 use wasmtime::{Config, Engine, OptLevel};
 
-/// Stack of a module: what wasmtime gives by itself, stated because it bounds recursion.
+/// Stack of a module in bytes: wasmtime's default, stated because it bounds recursion.
 const STACK_BYTES: usize = 512 << 10;
-/// Where a module's memory grows beyond what was reserved, it moves.
+/// Growth in bytes for which a module's memory reserves room; beyond it, the memory moves.
 const GROWTH_BYTES: u64 = 1 << 20;
 
 /// How modules are run.
@@ -19,13 +19,13 @@ const GROWTH_BYTES: u64 = 1 << 20;
 pub enum Code {
     /// Compiled for this processor.
     Native,
-    /// Compiled for an interpreter: slower, and no memory is made executable.
+    /// Compiled for an interpreter: slower, but without executable memory.
     Interpreted,
 }
 
 impl Code {
-    /// How this process may run them: what is behind the walls of a lease may execute nothing that
-    /// was not there when it began.
+    /// Returns how this process may run modules. A process in the sandbox of a lease must execute
+    /// no memory that was not executable at its start.
     #[must_use]
     pub fn of_this_process() -> Self {
         static CODE: OnceLock<Code> = OnceLock::new();
@@ -53,7 +53,7 @@ fn make(code: Code) -> wasmtime::Result<Engine> {
         .epoch_interruption(true)
         .max_wasm_stack(STACK_BYTES)
         .cranelift_opt_level(OptLevel::Speed)
-        // The same on every machine: one form of what is no number, nothing left to the processor.
+        // Same results on every machine: one form of NaN, and no choice for the processor.
         .cranelift_nan_canonicalization(true)
         .wasm_relaxed_simd(false)
         .wasm_multi_memory(false)
@@ -75,15 +75,15 @@ fn memory_may_be_executed() -> bool {
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
     const PAGE_BYTES: usize = 4096;
     let write = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: fresh memory at an address the kernel chooses touches nobody's.
+    // SAFETY: the kernel chooses the address, so fresh memory overlaps no other.
     let page = unsafe { mmap_anonymous(ptr::null_mut(), PAGE_BYTES, write, MapFlags::PRIVATE) };
     let Ok(page) = page else {
         return false;
     };
-    // SAFETY: the page is this function's own, and nothing in it is read or run.
+    // SAFETY: this function owns the page and neither reads nor runs its contents.
     unsafe {
         let allowed = mprotect(page, PAGE_BYTES, MprotectFlags::READ | MprotectFlags::EXEC);
-        // The kernel has it back or keeps it; either way nobody uses it again.
+        // Whether or not the call succeeds, no code uses the page again.
         let _ = munmap(page, PAGE_BYTES);
         allowed.is_ok()
     }

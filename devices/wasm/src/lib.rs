@@ -28,10 +28,10 @@ use wasmtime::{
 
 pub use engine::Code;
 
-/// How often a kernel that is out of time is told so.
+/// Period at which a kernel that is out of time is interrupted again.
 const REMINDER_PERIOD: Duration = Duration::from_millis(10);
 
-/// What a kernel may use.
+/// Limits of one run of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WasmLimits {
     /// Instructions, about one unit of fuel each.
@@ -47,8 +47,8 @@ pub struct WasmLimits {
 }
 
 impl Default for WasmLimits {
-    /// Some minutes of compiled code, memory for any tensor a module of 32 bits can work on, and
-    /// modules ten times what large ones have.
+    /// Allows some minutes of compiled code, memory for any tensor that a 32-bit module can work
+    /// on, and modules ten times as large as large ones are.
     fn default() -> Self {
         Self {
             fuel: 400_000_000_000,
@@ -66,15 +66,15 @@ pub enum WasmError {
     /// The module is too long.
     #[error("the module has {bytes} bytes, {limit} are allowed")]
     Long {
-        /// Its bytes.
+        /// Size of the module in bytes.
         bytes: u64,
         /// Bytes allowed.
         limit: u64,
     },
-    /// The bytes are no module, or use what is off.
+    /// The bytes are not a module, or they use a feature that is off.
     #[error("the module is malformed: {reason}")]
     Malformed {
-        /// What is wrong with it.
+        /// The engine's message.
         reason: String,
     },
     /// The module wants something from outside.
@@ -82,15 +82,15 @@ pub enum WasmError {
     Import {
         /// From where.
         module: String,
-        /// What.
+        /// Name of the import.
         name: String,
     },
-    /// The module lacks what a kernel has.
+    /// The module lacks an export that a kernel must have.
     #[error("the module does not export {name} as a kernel does: {wanted}")]
     Export {
         /// The name of the export.
         name: &'static str,
-        /// What it must be.
+        /// The type that the export must have.
         wanted: &'static str,
     },
     /// It used up its fuel.
@@ -124,16 +124,16 @@ pub enum WasmError {
     /// It said that it does not take these inputs.
     #[error("the kernel does not take these inputs")]
     Refused,
-    /// It did what ends a module.
+    /// The kernel did something that ends a module.
     #[error("the kernel trapped: {reason}")]
     Trap {
-        /// What it did.
+        /// The engine's message.
         reason: String,
     },
-    /// It pointed to what is not in its memory.
+    /// The kernel pointed outside its memory.
     #[error("the kernel points outside of its memory: {address:#x}, {bytes} bytes")]
     Outside {
-        /// Where.
+        /// Address of the first byte.
         address: u32,
         /// How much.
         bytes: u64,
@@ -157,19 +157,19 @@ pub enum WasmError {
     /// This machine has no engine for modules.
     #[error("modules cannot be run here: {reason}")]
     Engine {
-        /// Why.
+        /// The system's message.
         reason: String,
     },
 }
 
-/// A module that is a kernel, ready to run as often as wanted. Nothing of a run is left in it.
+/// A module that is a kernel, ready to run any number of times. No state survives a run.
 #[derive(Clone)]
 pub struct Kernel {
     module: Module,
     limits: WasmLimits,
 }
 
-/// What limits a run keeps and remembers.
+/// Enforces the limits of a run, and remembers the one that the run met.
 struct Guard {
     memory_bytes: u64,
     /// Bytes that were wanted beyond.
@@ -186,10 +186,11 @@ struct Session {
 }
 
 impl Kernel {
-    /// Makes a module ready, however this process may run it.
+    /// Compiles a module in the way that this process may run it.
     ///
     /// # Errors
-    /// [`WasmError`]: what is malformed, missing or asked for in vain.
+    /// Returns a [`WasmError`] if the module is malformed, lacks an export, or imports something
+    /// that no kernel may use.
     pub fn compile(bytes: &[u8], limits: WasmLimits) -> Result<Self, WasmError> {
         Self::compile_as(Code::of_this_process(), bytes, limits)
     }
@@ -220,14 +221,15 @@ impl Kernel {
         Ok(Self { module, limits })
     }
 
-    /// Runs once on these tensors, for outputs of these types.
+    /// Runs once on these tensors, and returns outputs of these types.
     ///
     /// # Errors
-    /// [`WasmError`]: which limit it met, or what it did wrong.
+    /// Returns a [`WasmError`] that names the limit or the fault of the kernel.
     pub fn run(&self, inputs: &[Tensor], outputs: &[DType]) -> Result<Vec<Tensor>, WasmError> {
         let (end, ended) = channel::<()>();
         let (engine, time) = (self.module.engine().clone(), self.limits.time);
-        // Closed by whoever ran, if it ran out of time or not; the watch is then over.
+        // This thread closes the channel when the run ends, whether or not it ran out of time. The
+        // watching thread then stops.
         thread::scope(|scope| {
             scope.spawn(move || {
                 let mut wait = time;
@@ -255,7 +257,7 @@ impl Kernel {
         table::read(&session, made, outputs, self.limits.output_bytes)
     }
 
-    /// A fresh instance, which has run what a module runs at its start.
+    /// Creates a fresh instance and runs the module's start function.
     fn start(&self) -> Result<Session, WasmError> {
         let guard = Guard {
             memory_bytes: self.limits.memory_bytes,
@@ -310,7 +312,7 @@ impl Session {
     }
 }
 
-/// What ended a module.
+/// Returns the reason why a module ended.
 fn why(guard: &Guard, limits: &WasmLimits, error: &wasmtime::Error) -> WasmError {
     if let Some(bytes) = guard.wanted {
         let limit = limits.memory_bytes;
@@ -342,7 +344,8 @@ impl ResourceLimiter for Guard {
             return Ok(true);
         }
         self.wanted = Some(desired as u64);
-        // Ended here and not told, so that the error names the limit and not what came of it.
+        // End the run here instead of reporting a failed growth, so that the error names the limit
+        // and not a consequence of it.
         Err(Trap::AllocationTooLarge.into())
     }
 

@@ -1,9 +1,9 @@
 //! Attention of rows over caches.
 //!
-//! What is seen is taken in spans of so many positions. In each, a query has the largest of its
-//! scores, the sum of its shares, and its values' sum; spans are then joined from the first to the
-//! last. So what a row finds depends on what it sees, and neither on the rows that are taken
-//! together with it nor on how many tasks share a cache.
+//! The visible positions are divided into spans of a fixed size. For each span, a query has its
+//! largest score, the sum of its shares, and the sum of its values; spans are then joined from the
+//! first to the last. The result of a row therefore depends only on the positions it sees, and
+//! neither on the rows computed together with it nor on how many tasks share a cache.
 
 mod span;
 
@@ -30,7 +30,7 @@ const ROWS: usize = 8;
 /// spans of each are shared out.
 const TASKS: usize = 64;
 
-/// Rows of one sequence, one behind the other, which are taken together.
+/// Consecutive rows of one sequence, which are computed together.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowBlock {
     pub first: usize,
@@ -80,7 +80,7 @@ fn hidden(seen: usize, window: Option<usize>) -> usize {
     window.map_or(0, |window| seen.saturating_sub(window))
 }
 
-/// Where tasks that share a block leave what each span gave.
+/// The results of each span, which tasks that share a block exchange here.
 pub(super) struct SpanResults {
     floats: AlignedFloats,
     /// Tasks done of each head of each block.
@@ -144,8 +144,8 @@ fn found_floats(queries: usize, width: usize) -> usize {
 }
 
 pass! {
-    /// Joins to what so many queries found what the next span gave them: sums of values, largest
-    /// scores, and what shares come to. A query that sees nothing of it stays.
+    /// Joins the results of the next span to those of earlier ones: sums of values, largest scores
+    /// and sums of shares. A query that sees no position of the span does not change.
     fn join(held: &mut [f32], next: &[f32], queries: usize) {
         let width = held.len() / queries - 2;
         let (sums, behind) = held.split_at_mut(queries * width);
@@ -170,7 +170,7 @@ pass! {
 }
 
 pass! {
-    /// Sums of values as parts of what their shares come to.
+    /// Divides sums of values by the sum of their shares.
     fn divide(to: &mut [f32], sums: &[f32], total: f32) {
         for (to, sum) in to.iter_mut().zip(sums) {
             *to = sum / total;
@@ -188,7 +188,7 @@ pub(super) struct CacheAttention<'a> {
     /// The states of keys and of values, and how they lie.
     pub keys: (usize, CacheShape),
     pub values: (usize, CacheShape),
-    /// The first row of queries, and of what is found: as wide as each other.
+    /// Pointers to the first row of the queries and of the results, which have the same width.
     pub queries: *const f32,
     pub made: *mut f32,
     /// Floats from one row to the next.
@@ -196,7 +196,7 @@ pub(super) struct CacheAttention<'a> {
     /// Queries of a row that look at one head.
     pub group: usize,
     pub scale: f32,
-    /// What scores stay below.
+    /// Bound on the scores.
     pub limit: Option<f32>,
     /// Positions a row sees, its own among them, if not all.
     pub window: Option<usize>,
@@ -226,7 +226,8 @@ impl CacheAttention<'_> {
                 let to = self.left(place, span, found.len());
                 span::look(self.lane_isa, &look, span, to);
             }
-            // Whoever is last sees what the others left, and sets the counter for a next layer.
+            // The last task sees the results of the others, and resets the counter for the next
+            // layer.
             let done = &self.shared.1[place];
             if done.fetch_add(1, Ordering::AcqRel) + 1 < parts {
                 return;
@@ -283,15 +284,15 @@ impl CacheAttention<'_> {
         }
     }
 
-    /// Where what a span gave is left.
+    /// Returns the place for the results of a span.
     #[expect(unsafe_code, reason = "tasks leave what they found for one another")]
     #[expect(clippy::mut_from_ref, reason = "each task leaves spans of its own")]
     fn left(&self, place: usize, span: usize, floats: usize) -> &mut [f32] {
         let each = found_floats(ROWS * self.group, self.keys.1.width);
         let at = (place * spans(self.blocks) + span) * each;
         let start = self.shared.0.start().wrapping_add(at);
-        // SAFETY: there is room for all spans of all places, of a whole block each; a span is one
-        // task's until all of its place are done, and then that one's who was last.
+        // SAFETY: there is room for all spans of all places, of a whole block each. One task owns a
+        // span until all spans of its place are done; then the last task owns them.
         unsafe { std::slice::from_raw_parts_mut(start, floats) }
     }
 

@@ -1,7 +1,8 @@
-//! Sixteen rows of a matrix side by side, as a product takes them: one number of each at a time.
+//! Sixteen rows of a matrix in one vector: a product reads one number of each row at a time.
 //!
-//! No sum runs across a vector, so what a row of the result is does not depend on how many are
-//! computed, nor on the width of the machine's vectors but for what a fused product rounds.
+//! No sum runs across a vector. The value of a row therefore depends neither on the number of rows
+//! computed together nor on the width of the machine's vectors, except for the rounding of fused
+//! products.
 
 use souk_memory::F16;
 
@@ -58,7 +59,7 @@ pub(super) unsafe trait Lanes: Copy {
     type Whole: Copy;
     /// The same of weights of 4 bits, as long as a block's are added up.
     type Fours: Copy;
-    /// What weights of 8 bits, kept with 128 added, are more than they should be in a sum.
+    /// Excess of each 8-bit weight in a sum: 128, which is added in storage, or 0 where removed.
     const EIGHTS_ABOVE: i32;
     /// The same float everywhere.
     unsafe fn splat(value: f32) -> Self;
@@ -74,7 +75,7 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn plus(self, other: Self) -> Self;
     /// Product.
     unsafe fn times(self, other: Self) -> Self;
-    /// The larger of `bound` and itself; what is no number stays.
+    /// Returns the larger of `bound` and this value; NaN stays NaN.
     unsafe fn at_least(self, bound: Self) -> Self;
     /// Itself times two to the power that the lowest bits of `power` say, of a sum with 1.5 * 2^23.
     unsafe fn doubled(self, power: Self) -> Self;
@@ -116,22 +117,22 @@ pub(super) mod x86 {
         const EIGHTS_ABOVE: i32 = 128;
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { _mm512_set1_ps(value) })
         }
         #[inline(always)]
         unsafe fn floats(from: *const f32) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { _mm512_loadu_ps(from) })
         }
         #[inline(always)]
         unsafe fn halves(from: *const u16) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) })
         }
         #[inline(always)]
         unsafe fn brains(from: *const u16) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             unsafe {
                 let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
                 Self(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits)))
@@ -139,27 +140,27 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn times_plus(self, factor: Self, sum: Self) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { _mm512_fmadd_ps(self.0, factor.0, sum.0) })
         }
         #[inline(always)]
         unsafe fn plus(self, other: Self) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { _mm512_add_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn times(self, other: Self) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { _mm512_mul_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn at_least(self, bound: Self) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { _mm512_max_ps(bound.0, self.0) })
         }
         #[inline(always)]
         unsafe fn doubled(self, power: Self) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             unsafe {
                 let power = _mm512_slli_epi32::<23>(_mm512_castps_si512(power.0));
                 let bits = _mm512_add_epi32(_mm512_castps_si512(self.0), power);
@@ -168,17 +169,17 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             unsafe { _mm512_storeu_ps(to, self.0) }
         }
         #[inline(always)]
         unsafe fn whole(value: i32) -> __m512i {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             unsafe { _mm512_set1_epi32(value) }
         }
         #[inline(always)]
         unsafe fn eights(sum: __m512i, weights: *const u8, bytes: i32) -> __m512i {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             unsafe {
                 let weights = _mm512_loadu_si512(weights.cast());
                 _mm512_dpbusd_epi32(sum, weights, _mm512_set1_epi32(bytes))
@@ -186,17 +187,17 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn no_fours() -> __m512i {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             unsafe { _mm512_setzero_si512() }
         }
         #[inline(always)]
         unsafe fn plus_fours(sum: __m512i, fours: __m512i) -> __m512i {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             unsafe { _mm512_add_epi32(sum, fours) }
         }
         #[inline(always)]
         unsafe fn fours(sum: __m512i, weights: *const u8, low: i32, high: i32) -> __m512i {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             unsafe {
                 let (weights, mask) = (_mm512_loadu_si512(weights.cast()), _mm512_set1_epi8(15));
                 let lower = _mm512_and_si512(weights, mask);
@@ -207,7 +208,7 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn float(sum: __m512i) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { _mm512_cvtepi32_ps(sum) })
         }
     }
@@ -255,22 +256,22 @@ pub(super) mod x86 {
         const EIGHTS_ABOVE: i32 = 0;
         #[inline(always)]
         unsafe fn splat(value: f32) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self([unsafe { _mm256_set1_ps(value) }; 2])
         }
         #[inline(always)]
         unsafe fn floats(from: *const f32) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { both!(|AT| _mm256_loadu_ps(from.add(8 * AT))) })
         }
         #[inline(always)]
         unsafe fn halves(from: *const u16) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { both!(|AT| _mm256_cvtph_ps(_mm_loadu_si128(from.add(8 * AT).cast()))) })
         }
         #[inline(always)]
         unsafe fn brains(from: *const u16) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe {
                 both!(|AT| {
                     let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.add(8 * AT).cast()));
@@ -280,27 +281,27 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn times_plus(self, factor: Self, sum: Self) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { both!(|AT| _mm256_fmadd_ps(self.0[AT], factor.0[AT], sum.0[AT])) })
         }
         #[inline(always)]
         unsafe fn plus(self, other: Self) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { both!(|AT| _mm256_add_ps(self.0[AT], other.0[AT])) })
         }
         #[inline(always)]
         unsafe fn times(self, other: Self) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { both!(|AT| _mm256_mul_ps(self.0[AT], other.0[AT])) })
         }
         #[inline(always)]
         unsafe fn at_least(self, bound: Self) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { both!(|AT| _mm256_max_ps(bound.0[AT], self.0[AT])) })
         }
         #[inline(always)]
         unsafe fn doubled(self, power: Self) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe {
                 both!(|AT| {
                     let power = _mm256_slli_epi32::<23>(_mm256_castps_si256(power.0[AT]));
@@ -311,7 +312,7 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn store(self, to: *mut f32) {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             unsafe {
                 _mm256_storeu_ps(to, self.0[0]);
                 _mm256_storeu_ps(to.add(8), self.0[1]);
@@ -319,13 +320,13 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn whole(value: i32) -> [__m256i; 2] {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             [unsafe { _mm256_set1_epi32(value) }; 2]
         }
         #[inline(always)]
         unsafe fn eights(sum: [__m256i; 2], weights: *const u8, bytes: i32) -> [__m256i; 2] {
-            // SAFETY: as the caller was told by the trait. No weight is -128: so each has its
-            // negative, and two products of at most 127 by 127 stay within 16 bits.
+            // SAFETY: the caller upholds the contract of the trait. No weight is -128, so each has
+            // its negative, and two products of at most 127 by 127 stay within 16 bits.
             unsafe {
                 both!(|AT| {
                     let kept = _mm256_loadu_si256(weights.add(32 * AT).cast());
@@ -338,7 +339,7 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn no_fours() -> [__m256i; 2] {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             [unsafe { _mm256_setzero_si256() }; 2]
         }
         #[inline(always)]
@@ -348,8 +349,8 @@ pub(super) mod x86 {
             low: i32,
             high: i32,
         ) -> [__m256i; 2] {
-            // SAFETY: as the caller was told by the trait; sums of pairs are of 16 bits, which
-            // hold eight times two products of at most 15 by 127.
+            // SAFETY: the caller upholds the contract of the trait. Sums of pairs have 16 bits,
+            // which hold eight times two products of at most 15 by 127.
             unsafe {
                 both!(|AT| {
                     let weights = _mm256_loadu_si256(weights.add(32 * AT).cast());
@@ -364,7 +365,7 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn plus_fours(sum: [__m256i; 2], fours: [__m256i; 2]) -> [__m256i; 2] {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             unsafe {
                 both!(|AT| {
                     let pairs = _mm256_madd_epi16(fours[AT], _mm256_set1_epi16(1));
@@ -374,7 +375,7 @@ pub(super) mod x86 {
         }
         #[inline(always)]
         unsafe fn float(sum: [__m256i; 2]) -> Self {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             Self(unsafe { both!(|AT| _mm256_cvtepi32_ps(sum[AT])) })
         }
     }
@@ -404,17 +405,17 @@ unsafe impl Lanes for Array {
     }
     #[inline(always)]
     unsafe fn floats(from: *const f32) -> Self {
-        // SAFETY: as the caller was told by the trait.
+        // SAFETY: the caller upholds the contract of the trait.
         Self(unsafe { read(from, |float| float) })
     }
     #[inline(always)]
     unsafe fn halves(from: *const u16) -> Self {
-        // SAFETY: as the caller was told by the trait.
+        // SAFETY: the caller upholds the contract of the trait.
         Self(unsafe { read(from, |bits| F16(bits).to_f32()) })
     }
     #[inline(always)]
     unsafe fn brains(from: *const u16) -> Self {
-        // SAFETY: as the caller was told by the trait.
+        // SAFETY: the caller upholds the contract of the trait.
         Self(unsafe { read(from, |bits| f32::from_bits(u32::from(bits) << 16)) })
     }
     #[inline(always)]
@@ -445,7 +446,7 @@ unsafe impl Lanes for Array {
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: as the caller was told by the trait.
+        // SAFETY: the caller upholds the contract of the trait.
         unsafe { to.cast::<[f32; LANES]>().write_unaligned(self.0) }
     }
     #[inline(always)]
@@ -457,7 +458,7 @@ unsafe impl Lanes for Array {
         let bytes = bytes.to_le_bytes().map(u8::cast_signed);
         for (lane, sum) in sum.iter_mut().enumerate() {
             for (at, byte) in bytes.iter().enumerate() {
-                // SAFETY: as the caller was told by the trait: four weights a lane.
+                // SAFETY: the caller upholds the contract of the trait: four weights a lane.
                 let weight = unsafe { *weights.add(lane * 4 + at) };
                 *sum += i32::from(weight) * i32::from(*byte);
             }
@@ -482,7 +483,7 @@ unsafe impl Lanes for Array {
         let [low, high] = [low, high].map(|bytes| bytes.to_le_bytes().map(u8::cast_signed));
         for (lane, sum) in sum.iter_mut().enumerate() {
             for (at, (low, high)) in low.iter().zip(&high).enumerate() {
-                // SAFETY: as the caller was told by the trait: four bytes a lane.
+                // SAFETY: the caller upholds the contract of the trait: four bytes a lane.
                 let both = unsafe { *weights.add(lane * 4 + at) };
                 *sum += i32::from(both & 15) * i32::from(*low);
                 *sum += i32::from(both >> 4) * i32::from(*high);

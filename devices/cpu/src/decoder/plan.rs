@@ -1,8 +1,8 @@
 //! A decoder's graph as steps over rows.
 //!
 //! Rows lie one behind the other, whatever axes the graph has them by: reshaping into heads and
-//! exchanging axes is a way of speaking, and no step. What a graph does beside what decoders do is
-//! not known here, and then the graph is for other engines.
+//! exchanging axes change only the view, and need no step. If a graph does anything that decoders
+//! do not do, this module does not plan it, and another engine must run it.
 
 mod nodes;
 mod slots;
@@ -21,7 +21,7 @@ pub(super) use slots::Place;
 /// A value of the plan: rows of a width.
 pub(super) type RowsId = usize;
 
-/// What is done, in order.
+/// The steps of a decoder in order.
 #[derive(Debug)]
 pub(super) struct DecoderPlan {
     pub steps: Vec<DecoderStep>,
@@ -48,12 +48,12 @@ pub(super) struct DecoderOutput {
     pub kind: OutputKind,
 }
 
-/// What an output is of the result's rows.
+/// How an output follows from the rows of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputKind {
     /// All of them.
     Rows,
-    /// Those of them that are told.
+    /// Those of them that the input `told` selects.
     Told,
     /// The token that is drawn from each.
     Drawn,
@@ -78,7 +78,7 @@ pub(super) enum RowCount {
     Selected,
 }
 
-/// What a step does.
+/// The operation of a step.
 #[derive(Debug)]
 pub(super) enum Action {
     /// Rows that another part of the decoder made.
@@ -95,7 +95,7 @@ pub(super) enum Action {
     Product { matrix: usize, bias: Vec<f32> },
     /// Shares of one, by exponentials.
     Softmax,
-    /// The largest shares, and where each was; they come to one, if that is asked for.
+    /// The largest shares and their places; scaled to a sum of one if `is_whole`.
     Choose { is_whole: bool },
     /// Products with the matrices of the experts that a second value chose. A row is one for all
     /// its choices, or has a part for each.
@@ -105,7 +105,7 @@ pub(super) enum Action {
     },
     /// The sum of a row's parts, each times its share, which a second value has.
     Mix,
-    /// A row times what a logistic curve leaves of the one number of a second value.
+    /// A row times the logistic function of the one number of a second value.
     Portion,
     /// Each head turned by its position, from its first number on as far as the table goes.
     Rotate {
@@ -115,18 +115,18 @@ pub(super) enum Action {
     },
     /// Rows written into a state.
     Keep { state: usize },
-    /// What each query finds in two states.
+    /// Attention of each query over two states.
     Attend {
         keys: usize,
         values: usize,
         heads: usize,
         scale: f32,
-        /// What scores stay below.
+        /// Bound on the scores.
         limit: Option<f32>,
         /// Positions a row sees, its own among them, if not all.
         window: Option<usize>,
     },
-    /// A gate and what it lets through.
+    /// A gate times the value that passes it.
     Gate { curve: Curve },
     /// Every number times a factor.
     Scale { factor: f32 },
@@ -139,7 +139,7 @@ pub(super) enum Action {
 /// Matrices of one size that lie one behind the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ExpertStack {
-    /// The first.
+    /// Index of the first matrix.
     pub matrix: usize,
     pub count: usize,
 }
@@ -169,12 +169,12 @@ pub(super) struct State {
     pub port: StatePort,
     pub heads: usize,
     pub width: usize,
-    /// What it is looked at for; none where nothing looks.
+    /// How the steps read the cache; `None` if no step does.
     pub order: Option<CacheOrder>,
 }
 
 impl State {
-    /// How a cache of it lies that has room for so many positions.
+    /// Returns the shape of a cache with room for this many positions.
     pub fn shape(&self, room: usize) -> CacheShape {
         CacheShape {
             order: self.order.unwrap_or(CacheOrder::Values),
@@ -185,7 +185,7 @@ impl State {
     }
 }
 
-/// Names of the inputs, by what they say.
+/// Names of the graph's inputs by their role.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Inputs {
     pub tokens: Option<String>,
@@ -193,7 +193,7 @@ pub(super) struct Inputs {
     pub write: Option<String>,
     pub length: Option<String>,
     pub rows: Option<String>,
-    /// Which of the result's rows are told.
+    /// Selects the rows of the result that the output contains.
     pub told: Option<String>,
     /// How tokens are drawn from them.
     pub sampling: Option<String>,
@@ -248,12 +248,12 @@ impl DecoderPlan {
 /// Values by name, as the graph speaks of them.
 type Names = BTreeMap<String, Meaning>;
 
-/// What a name of the graph stands for.
+/// The meaning of a name in the graph.
 #[derive(Clone, Copy, Debug)]
 enum Meaning {
     /// Rows.
     Rows(RowsId, View),
-    /// Rows that a gate is made of.
+    /// Rows from which a gate is computed.
     Open(RowsId, Curve, View),
     /// A number of each row that a logistic curve is of.
     Logistic(RowsId),
@@ -261,7 +261,7 @@ enum Meaning {
     Choice(RowsId, ChoicePart),
     /// A row's parts, each times its share, which a second value has.
     Weighted(RowsId, RowsId),
-    /// A matrix as it was given.
+    /// A matrix as the graph contains it.
     Matrix(usize),
     /// The same with its axes exchanged.
     Turned(usize),
@@ -269,18 +269,18 @@ enum Meaning {
     Experts(ExpertStack),
     /// A state, before or after it was written.
     State(usize),
-    /// Some of a value's rows, or what is drawn from them: an output and nothing else.
+    /// Some rows of a value, or tokens drawn from them; it can only be an output.
     Last(RowsId, OutputKind),
 }
 
-/// What of the experts that were chosen for each row.
+/// A part of the choice of experts for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChoicePart {
     /// Which they are.
     Experts,
     /// Their shares: `[1, rows, choices]`.
     Shares,
-    /// What those come to.
+    /// The sum of the shares.
     Sum,
     /// The shares as `[1, rows, choices, 1]`.
     Column,

@@ -1,15 +1,15 @@
 //! Products of rows with a tile of a matrix.
 //!
-//! A tile's sixteen sums run along its depth, in the same order whatever number of rows is computed
-//! at once. Rows of bytes have a scale for each block, and the sum of its bytes: integers are kept
-//! without signs, and what that adds is taken off by it.
+//! A tile's sixteen sums run along its depth, in the same order for any number of rows. Rows of
+//! bytes have a scale for each block and the sum of its bytes: integers are stored unsigned with an
+//! offset, and the sum serves to subtract the effect of that offset.
 
 use super::lanes::{Array, LANES, LaneIsa, Lanes};
 use super::matrix::{BLOCK, Kind, Matrix};
 
-/// Rows that are computed at once at most: what a tile's numbers are loaded for.
+/// Upper bound on the rows computed at once, which share the loads of a tile's numbers.
 const ROWS_MAX: usize = 4;
-/// What integers of 4 bits are kept with.
+/// Offset of stored 4-bit integers.
 const FOURS_ABOVE: i32 = 8;
 
 /// Floats that a row of bytes takes for so many numbers: the bytes, a scale and a sum a block.
@@ -24,7 +24,7 @@ pub(super) struct Rows<'a> {
     pub data: *const f32,
     /// Floats from one to the next.
     pub stride: usize,
-    /// How many.
+    /// Number of rows.
     pub count: usize,
     /// Which of those that lie there they are, if not the first.
     pub places: Option<&'a [usize]>,
@@ -37,17 +37,17 @@ pub(super) struct Results<'a> {
     pub data: *mut f32,
     /// Floats from one to the next.
     pub stride: usize,
-    /// What is added to each, laid out like it.
+    /// Rows to add to the results, in the same layout.
     pub add: Option<*const f32>,
     /// Where among them each goes, if not one behind the other.
     pub places: Option<&'a [usize]>,
 }
 
-/// Rows with one tile; `bias` has a float for each of the matrix' rows, or is empty.
+/// Multiplies rows with one tile; `bias` has a float for each of the matrix' rows, or is empty.
 ///
 /// # Safety
-/// `isa` was found on this processor; rows and results are as long as the matrix says; nobody else
-/// touches this tile's columns of the results.
+/// This processor must have the instructions of `isa`. Rows and results must be as long as the
+/// matrix requires. No other thread may touch this tile's columns of the results.
 #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
 pub(super) unsafe fn product(
     isa: LaneIsa,
@@ -109,7 +109,7 @@ impl TileProduct<'_> {
     unsafe fn run<L: Lanes>(&self) {
         let mut row = 0;
         while row < self.rows.count {
-            // SAFETY: so many rows are left; the rest is the caller's contract.
+            // SAFETY: this many rows are left; the rest is the caller's contract.
             unsafe {
                 if self.rows.count - row >= ROWS_MAX {
                     self.some::<L, ROWS_MAX>(row);
@@ -262,7 +262,7 @@ loads!(Brains, 2, brains);
 trait Blocks {
     /// Bytes of a block in a tile.
     const BYTES: usize;
-    /// What integers are kept with, as far as products have it.
+    /// Returns the offset of stored integers that a product must subtract.
     fn above<L: Lanes>() -> i32;
     /// # Safety
     /// A block is at each place; the processor has the instructions of `L`.

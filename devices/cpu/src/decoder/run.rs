@@ -14,7 +14,8 @@ use super::products::{Results, Rows, product};
 use super::rows;
 use crate::tiled::worker_pool::Memory;
 
-/// Most tiles of a product in a task: enough that taking one costs nothing beside it.
+/// Upper bound on the tiles of a product in one task: enough that starting a task costs nothing in
+/// comparison.
 const TILES_MAX: usize = 4;
 /// Tasks of a product at least, if it has as many tiles, so that threads end together.
 const TASKS: usize = 32;
@@ -24,13 +25,13 @@ fn tiles_each(matrix: &Matrix) -> usize {
     (matrix.tiles() / TASKS).clamp(1, TILES_MAX)
 }
 
-/// What steps of some sequences were given, in range: the rows of each behind those of the one
-/// before it.
+/// The inputs of some sequences' steps, checked to be in range: the rows of each sequence follow
+/// those of the one before it.
 #[derive(Default)]
 pub(super) struct StepInputs {
     pub tokens: Vec<usize>,
     pub positions: Vec<usize>,
-    /// Where each row goes, and what it sees.
+    /// For each row its place in the caches, and the positions it sees.
     pub places: Vec<RowPlace>,
     /// The rows that are selected.
     pub rows: Vec<usize>,
@@ -120,8 +121,8 @@ impl Run<'_> {
         let start = self.buffers[place.slot]
             .start()
             .wrapping_add(row * place.width);
-        // SAFETY: a buffer has room for all rows; whoever makes the value is of an earlier stage,
-        // and nothing of this stage writes its slot.
+        // SAFETY: a buffer has room for all rows. An earlier stage writes the value, and no step of
+        // this stage writes its slot.
         unsafe { std::slice::from_raw_parts(start, place.width) }
     }
 
@@ -133,8 +134,8 @@ impl Run<'_> {
         let start = self.buffers[place.slot]
             .start()
             .wrapping_add(row * place.width);
-        // SAFETY: a buffer has room for all rows; a task makes its own row, and of its stage nobody
-        // else touches the slot.
+        // SAFETY: a buffer has room for all rows. A task writes only its own row, and no other step
+        // of its stage touches the slot.
         unsafe { std::slice::from_raw_parts_mut(start, place.width) }
     }
 
@@ -224,8 +225,9 @@ impl Run<'_> {
         };
         let each = tiles_each(matrix);
         for tile in task * each..((task + 1) * each).min(matrix.tiles()) {
-            // SAFETY: the plan holds widths to what the matrix says, and what is added is as wide
-            // as the result; buffers have room for all rows; these columns are this task's.
+            // SAFETY: the plan holds widths to those of the matrix, and the added rows are as wide
+            // as the result. Buffers have room for all rows, and only this task writes these
+            // columns.
             unsafe { product(self.model.lane_isa, matrix, tile, rows, results, bias) };
         }
     }
@@ -272,8 +274,8 @@ impl Run<'_> {
             let start = shape.start(head, row.write);
             for (number, from) in from.iter().enumerate() {
                 let place = start + number * shape.stride();
-                // SAFETY: the rows written were found to fit the room, and each is one task's;
-                // nobody reads the state in this stage.
+                // SAFETY: the rows fit the room, which was checked before, and each belongs to one
+                // task. No task reads the state in this stage.
                 unsafe { *cache.start().add(place) = *from };
             }
         }

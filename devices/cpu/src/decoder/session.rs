@@ -18,7 +18,7 @@ use crate::tiled::worker_pool;
 /// Sequences whose caches are written in place.
 pub(in super::super) struct DecoderSession<'a> {
     model: &'a DecoderModel,
-    /// What the caches of a sequence are at first, by state; none where that is zeros.
+    /// Initial contents of a sequence's caches by state; `None` means zeros.
     first: Vec<Option<Tensor>>,
     /// Caches of each sequence, by state.
     sequences: BTreeMap<u32, Vec<AlignedFloats>>,
@@ -29,13 +29,13 @@ pub(in super::super) struct DecoderSession<'a> {
     shared: SpanResults,
 }
 
-/// What a sequence's step gave, and how many rows it had.
+/// The outputs of a sequence's step, and its number of rows.
 pub(in super::super) type StepResult = (BTreeMap<String, Tensor>, usize);
 
-/// What of a step's rows is wanted.
+/// The rows of a step that the caller wants.
 struct RowsWish {
     rows: usize,
-    /// Those that are told.
+    /// The rows that the outputs contain.
     told: Vec<usize>,
     /// How tokens are drawn, and the position of the first.
     sampling: (Sampling, u64),
@@ -73,7 +73,7 @@ impl RowsWish {
     }
 }
 
-/// A refusal of what a step was given, in the words of the operator that would refuse it.
+/// Returns the refusal of a step's input, in the words of the operator that would refuse it.
 fn refused(operator: &str, node: &str, reason: String) -> RunError {
     RunError::Operator {
         operator: operator.to_owned(),
@@ -180,7 +180,7 @@ impl<'a> DecoderSession<'a> {
                 self.sequences.insert(*sequence, self.empty());
             }
         }
-        // No two are the same, so none is taken twice.
+        // All sequences differ, so the loop removes each only once.
         let mut own = self.sequences.iter_mut().collect::<BTreeMap<_, _>>();
         let caches = at_work.iter().map(|sequence| {
             let caches = own.remove(sequence);
@@ -394,7 +394,8 @@ fn integers(
     })
 }
 
-/// How tokens are drawn, and the position of the first; as it may be where nothing is drawn.
+/// Returns the parameters of sampling and the position of the first token; any values will do if
+/// the plan samples no tokens.
 fn drawing(
     inputs: &BTreeMap<String, Tensor>,
     name: &Option<String>,

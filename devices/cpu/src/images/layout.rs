@@ -1,7 +1,7 @@
-//! Where the images of a plan lie in memory, for images of one size.
+//! Places of a plan's images in memory, for images of one size.
 //!
-//! Images lie channels last. What is put together channel by channel is made where it will lie, so
-//! that putting it together costs nothing; memory is used again as soon as nothing reads it.
+//! Images lie channels last. A step writes the parts of a concatenation directly into their final
+//! place, so the concatenation costs nothing. Memory is reused as soon as no step reads it.
 
 use std::collections::BTreeMap;
 
@@ -83,8 +83,8 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Lays a plan out; `None` if these sizes do not go together, or some window would see nothing
-    /// but padding.
+    /// Lays out a plan. Returns `None` if these sizes do not fit each other, or if some window
+    /// would see only padding.
     pub fn new(plan: &ImagePlan, inputs: &[Image], filters: &[Option<FilterDims>]) -> Option<Self> {
         let empty = Image {
             samples: 0,
@@ -118,7 +118,7 @@ impl Layout {
         Some(layout)
     }
 
-    /// Whether all that a step puts together was made where it lies then.
+    /// Whether all inputs of a concatenation were written directly into its output.
     pub fn is_together(&self, step: &Step<ImageAction>) -> bool {
         let (to, mut channel) = (self.places[step.output], 0);
         step.inputs.iter().all(|&value| {
@@ -232,7 +232,7 @@ impl Layout {
     }
 }
 
-/// For each value that is made within another, which one, and from which channel on.
+/// For each value written within another: that other value, and the first channel in it.
 fn homes(plan: &ImagePlan, images: &[Image]) -> BTreeMap<Value, (Value, usize)> {
     let mut homes = BTreeMap::new();
     for step in plan.steps.iter().rev() {
@@ -252,8 +252,8 @@ fn homes(plan: &ImagePlan, images: &[Image]) -> BTreeMap<Value, (Value, usize)> 
     homes
 }
 
-/// For each value with a buffer of its own, the steps at which it is first and last needed. What
-/// is given is needed from before the first step, what is wanted until after the last.
+/// For each value with a buffer of its own: the first and the last step that needs it. Inputs are
+/// needed from before the first step, outputs until after the last.
 fn lives(plan: &ImagePlan, root: impl Fn(Value) -> Value) -> BTreeMap<Value, (usize, usize)> {
     let mut lives: BTreeMap<Value, (usize, usize)> = BTreeMap::new();
     let mut need = |value: Value, at: usize| {

@@ -18,7 +18,7 @@ use crate::tiled::tile::{Depthwise, TILE_ROWS_MAX, Tile, depthwise, shares, tile
 use crate::tiled::values::Value;
 use crate::tiled::worker_pool::Memory;
 
-/// What a run works on.
+/// The state of one run.
 pub(super) struct ImageRun<'a> {
     pub isa: Isa,
     pub plan: &'a ImagePlan,
@@ -126,7 +126,7 @@ impl ImageRun<'_> {
         let (span, image) = (self.span(value), self.image(value));
         let plane = image.height * image.width;
         for pixel in pixels {
-            // SAFETY: every step is done, so nobody writes.
+            // SAFETY: every step is done, so no task writes.
             let from = unsafe { span.row(pixel) };
             let (sample, place) = (pixel / plane, pixel % plane);
             let first = sample * image.channels * plane + place;
@@ -197,15 +197,15 @@ impl ImageRun<'_> {
         &[]
     }
 
-    /// What looks at one pixel at a time.
+    /// Computes an action that reads one pixel at a time.
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
     fn pass(&self, index: usize, action: &ImageAction, pixels: Range<usize>) {
         let step = &self.plan.steps[index];
         let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
         let isa = self.isa;
         for pixel in pixels {
-            // SAFETY: the pixel of the result is this task's alone; what is read is done, and lies
-            // elsewhere, since a result never takes the buffer of what its step reads.
+            // SAFETY: only this task writes the pixel of the result. Its input is complete and lies
+            // elsewhere, because a result never shares a buffer with an input of its step.
             let (row, made) = unsafe { (from.row(pixel), to.row_mut(pixel)) };
             match action {
                 ImageAction::Scale {
@@ -392,9 +392,9 @@ impl ImageRun<'_> {
                     high: bounds.high,
                 };
                 // SAFETY: reads point to pixels of the input (or to runs of them within it or its
-                // frame) or to zeros as long as a pixel; weights, scales and biases were packed
-                // for this panel; the pixels and filters written are this task's alone, and what is
-                // added is done and lies elsewhere.
+                // frame) or to zeros as long as a pixel. Weights, scales and biases were packed for
+                // this panel. Only this task writes these pixels and filters. The terms to add are
+                // complete and lie elsewhere.
                 unsafe { tile(self.isa, panel.vectors, &job) };
             }
         }
@@ -462,8 +462,8 @@ impl ImageRun<'_> {
                 write: to.at(pixel, 0),
                 channels: to.width(),
             };
-            // SAFETY: what is read is done, lies elsewhere than what is written, and has a pixel's
-            // channels behind it; the pixel written is this task's alone.
+            // SAFETY: the inputs are complete, lie elsewhere than the result, and have a pixel's
+            // channels behind each read; only this task writes the pixel.
             unsafe { window.compute(self.isa, of) };
         }
     }
@@ -482,7 +482,7 @@ impl ImageRun<'_> {
                 write: to.at(sample, 0),
                 channels: to.width(),
             };
-            // SAFETY: the sample is this task's alone; what is read is done and lies elsewhere.
+            // SAFETY: only this task writes the sample; the inputs are complete and lie elsewhere.
             return unsafe { window.compute(self.isa, Of::Largest) };
         }
         // SAFETY: as above.

@@ -1,4 +1,4 @@
-//! The largest or the sum of what a window sees, for every channel of one place.
+//! The largest value or the sum of a window, for every channel of one place.
 
 use souk_host::isa::Isa;
 
@@ -6,20 +6,20 @@ use souk_host::isa::Isa;
 use crate::tiled::vectors::x86::{Half, Wide};
 use crate::tiled::vectors::{Plain, Vector};
 
-/// Vectors of channels that are held at once.
+/// Vectors of channels in registers at once.
 const VECTORS: usize = 4;
 
 /// One place of a pool's result.
 #[derive(Clone, Copy)]
 pub(super) struct Window<'a> {
-    /// Where it reads, without what is padding.
+    /// Pointers to the pixels of the window, without padding.
     pub reads: &'a [*const f32],
     /// Where the results go.
     pub write: *mut f32,
     pub channels: usize,
 }
 
-/// What becomes of the values a window sees.
+/// The reduction over a window.
 #[derive(Clone, Copy)]
 pub(super) enum Of {
     Largest,
@@ -28,11 +28,11 @@ pub(super) enum Of {
 }
 
 impl Window<'_> {
-    /// Computes the place; one that sees nothing is zero.
+    /// Computes the place; an empty window gives zero.
     ///
     /// # Safety
-    /// `isa` was found on this processor; every read and the write reach over the channels; nobody
-    /// else touches what is written.
+    /// This processor must have the instructions of `isa`. Every read and the write must reach over
+    /// the channels. No other thread may touch the memory that the call writes.
     #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
     pub unsafe fn compute(&self, isa: Isa, of: Of) {
         // SAFETY: `isa` was found; the rest is the caller's contract handed on.
@@ -72,7 +72,7 @@ unsafe fn window_of<V: Vector>(window: &Window<'_>, of: Of) {
         write,
         channels,
     } = *window;
-    // SAFETY: vectors are whole as far as they are loaded whole, and the last has the channels that
+    // SAFETY: whole loads end within the channels, and the last load covers only the channels that
     // are left.
     unsafe {
         let mut channel = 0;
@@ -98,10 +98,10 @@ unsafe fn window_of<V: Vector>(window: &Window<'_>, of: Of) {
     }
 }
 
-/// A few vectors of results.
+/// Computes a few vectors of results.
 ///
 /// # Safety
-/// As for [`Vector`]; what is loaded lies at every read, from a channel on.
+/// As for [`Vector`]; every read must have these vectors behind it from `channel` on.
 #[inline(always)]
 #[expect(unsafe_code, reason = "vector instructions and pointers")]
 unsafe fn held<V: Vector, const COUNT: usize>(

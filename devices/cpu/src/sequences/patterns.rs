@@ -1,5 +1,5 @@
 //! The operators of this engine, found in the nodes of a graph: the few that networks over
-//! sequences are made of. Some are several nodes fused: attention, and activations written out.
+//! sequences use. Some are several nodes fused: attention, and activations written out.
 
 pub(super) mod heads;
 
@@ -24,7 +24,7 @@ pub(super) enum Activation {
     Gelu,
 }
 
-/// An operator of the engine, which one node stands for or several together.
+/// An operator of the engine, found as one node or several together.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum SequencePattern {
     /// Rows times weights of this name, by default with a row of them for each feature given.
@@ -49,7 +49,7 @@ pub(super) enum SequencePattern {
     Attend(Attention),
 }
 
-/// A pattern found in a graph: what it is, the values it reads, and the nodes that it is made of.
+/// A pattern found in a graph, the values that it reads, and its nodes.
 #[derive(Clone, Debug)]
 pub(super) struct PatternMatch {
     pub pattern: SequencePattern,
@@ -87,8 +87,8 @@ impl<'a> SequenceMatcher<'a> {
         }
     }
 
-    /// The patterns of the graph, in the order of the last node of each. Of those of several nodes
-    /// only the ones that `whole` wants are taken as such.
+    /// Returns the patterns of the graph, in the order of the last node of each. A pattern of
+    /// several nodes counts only if `whole` accepts its nodes.
     pub fn matches(&self, whole: impl Fn(&[usize]) -> bool) -> Vec<PatternMatch> {
         let nodes = 0..self.graph.nodes().len();
         let several = |last| heads::attention(self, last).or_else(|| self.gelu_by_parts(last));
@@ -132,7 +132,7 @@ impl<'a> SequenceMatcher<'a> {
         }
     }
 
-    /// Sizes that a reshape is told in the model, none of them counted from the input's end.
+    /// Returns the sizes of a reshape if they are constant and zeros in them mean copies.
     pub fn sizes(&self, node: &NodeProto) -> Option<Vec<i64>> {
         let keeps_zeros = node.int("allowzero").unwrap_or(0) != 0;
         let weight = self.graph.weights.get(node.input_name(1)?)?;

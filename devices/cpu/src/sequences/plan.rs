@@ -1,5 +1,5 @@
-//! What is done to sequences, in order: patterns drawn together where one pass over the data does
-//! for several. Summands, activations and sums of two go into the product before them.
+//! The steps over sequences, in order. Patterns are fused where one pass over the data computes
+//! several: summands, activations and sums of two become part of the product before them.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::tiled::values::Value;
 /// A graph over sequences as steps.
 pub(super) type SequencePlan = Plan<SequenceAction>;
 
-/// What a step does.
+/// The operation of a step.
 #[derive(Debug)]
 pub(super) enum SequenceAction {
     /// Its second input, if there is one, is added to the result.
@@ -33,7 +33,7 @@ pub(super) enum SequenceAction {
     Attend(Attention),
 }
 
-/// A product and what was drawn into it.
+/// A product and the operations fused into it.
 #[derive(Debug)]
 pub(super) struct Product {
     pub weights: ProductWeights,
@@ -96,7 +96,7 @@ impl PackedProduct {
         })
     }
 
-    /// The matrix as it was given.
+    /// Returns the matrix in the layout of the model.
     pub fn unpacked(&self, isa: Isa, transposed: bool) -> Vec<f32> {
         let (depth, columns) = (self.matrix.depth, self.columns);
         let mut values = vec![0.0; depth * columns];
@@ -195,8 +195,8 @@ impl Drafter<'_, SequenceAction> {
         })
     }
 
-    /// The product that makes a value nobody but the pattern at hand reads, if nothing comes after
-    /// it.
+    /// Returns the product that makes a value, if only the current pattern reads the value and
+    /// nothing follows the product yet.
     fn open_product(&mut self, value: Value) -> Option<(&mut Product, &mut Vec<Value>)> {
         let Step { action, inputs, .. } = self.maker_for_one(value)?;
         match action {
@@ -219,7 +219,8 @@ impl Drafter<'_, SequenceAction> {
         fits
     }
 
-    /// A product has one activation, and sums nothing before it.
+    /// Fuses an activation into a product. A product has one activation, and sums nothing before
+    /// it.
     fn activate(&mut self, value: Value, activation: Activation) -> bool {
         let Some((product, inputs)) = self.open_product(value) else {
             return false;

@@ -19,7 +19,7 @@ const LINE_FLOATS: usize = 16;
 /// Rows of the tallest tile of any [`Isa`].
 pub(crate) const TILE_ROWS_MAX: usize = 8;
 
-/// Floats that are brought nearer at most: they are to find room beside what is read meanwhile.
+/// Upper bound on the floats to prefetch: they must fit the cache with the tile's own reads.
 const AHEAD_FLOATS_MAX: usize = 1 << 17;
 
 /// A tile to compute.
@@ -33,15 +33,15 @@ pub(crate) struct Tile<'a> {
     pub depth: usize,
     /// Filters' weights: for each tap and channel, one float for each of the tile's columns.
     pub weights: *const f32,
-    /// What the sums are multiplied by, one float for each column.
+    /// Factors of the sums, one float for each column.
     pub scale: *const f32,
-    /// What is added to them then, one float for each column.
+    /// Terms to add after the scaling, one float for each column.
     pub bias: *const f32,
     /// Where each row's results go.
     pub writes: &'a [*mut f32],
-    /// What is added to each row's results, if anything.
+    /// Terms to add to each row's results, if any.
     pub adds: Option<&'a [*const f32]>,
-    /// What is read after this tile, of which a line is brought nearer with each channel.
+    /// The floats to read after this tile; each channel prefetches one line of them.
     pub ahead: &'a [f32],
     /// Columns that are real; the others only fill the vectors.
     pub columns: usize,
@@ -51,8 +51,8 @@ pub(crate) struct Tile<'a> {
     pub high: f32,
 }
 
-/// What is read next in as many parts as there are tiles at most, of which each has one brought
-/// nearer.
+/// Divides the floats to read next into at most as many parts as there are tiles; each tile
+/// prefetches one part.
 pub(crate) fn shares(next: &[f32], tiles: usize) -> impl Iterator<Item = &[f32]> {
     let next = &next[..next.len().min(AHEAD_FLOATS_MAX)];
     next.chunks(next.len().div_ceil(tiles.max(1)).max(1))
@@ -61,9 +61,10 @@ pub(crate) fn shares(next: &[f32], tiles: usize) -> impl Iterator<Item = &[f32]>
 /// Computes a tile of `tile.writes.len()` rows by `vectors` vectors.
 ///
 /// # Safety
-/// `isa` was found on this processor. Every read has `tile.channel + tile.depth` floats behind it,
-/// the weights as many as taps × depth × columns of the tile, the scale and the bias the tile's
-/// columns, and every write (and add) `tile.columns`; nobody else touches what is written.
+/// This processor must have the instructions of `isa`. Every read must have `tile.channel +
+/// tile.depth` floats behind it, the weights taps × depth × columns of the tile, the scale and the
+/// bias the tile's columns, and every write (and add) `tile.columns`. No other thread may touch the
+/// memory that the tile writes.
 #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
 pub(crate) unsafe fn tile(isa: Isa, vectors: usize, tile: &Tile<'_>) {
     // Every height is built for itself: the last tile of an image is seldom a full one.
@@ -185,7 +186,7 @@ unsafe fn finish_whole<V: Vector, const ROWS: usize, const VECTORS: usize>(
     }
 }
 
-/// Adds what is to be added, bounds the results and writes them.
+/// Adds the terms, bounds the results and writes them.
 #[inline(always)]
 #[expect(unsafe_code, reason = "as the loop it ends")]
 unsafe fn finish<V: Vector, const ROWS: usize, const VECTORS: usize>(
@@ -228,13 +229,13 @@ pub(crate) struct Depthwise<'a> {
     pub reads: &'a [*const f32],
     /// Weights: for each tap one float for each channel.
     pub weights: &'a [f32],
-    /// What the sums are multiplied by.
+    /// Factors of the sums.
     pub scale: &'a [f32],
-    /// What is added to them then.
+    /// Terms to add after the scaling.
     pub bias: &'a [f32],
     /// Where the results go.
     pub write: *mut f32,
-    /// What is added to the results, if anything.
+    /// Terms to add to the results, if any.
     pub add: Option<*const f32>,
     /// Bounds of the results.
     pub low: f32,
@@ -245,8 +246,9 @@ pub(crate) struct Depthwise<'a> {
 /// Computes one place.
 ///
 /// # Safety
-/// `isa` was found on this processor; every read, the write, the add and the scale reach over as
-/// many floats as there are biases; nobody else touches what is written.
+/// This processor must have the instructions of `isa`. Every read, the write, the add and the scale
+/// must reach over as many floats as there are biases. No other thread may touch the memory that
+/// the call writes.
 #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
 pub(crate) unsafe fn depthwise(isa: Isa, place: &Depthwise<'_>) {
     // SAFETY: `isa` was found; the rest is the caller's contract handed on.
@@ -314,7 +316,7 @@ unsafe fn depthwise_of<V: Vector>(place: &Depthwise<'_>) {
     }
 }
 
-/// A value within bounds; what is no number stays.
+/// Returns a value within bounds; NaN stays NaN.
 #[inline(always)]
 pub(crate) fn bounded(value: f32, low: f32, high: f32) -> f32 {
     if value < low {

@@ -1,5 +1,5 @@
-//! The values of a plan that is being drafted: their names, who makes each, and how often each is
-//! still read.
+//! The values of a plan under construction: their names, the step that makes each, and the number
+//! of reads that each still has ahead.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +10,12 @@ pub(crate) type Value = usize;
 
 /// The values met so far.
 pub(crate) struct Values<'a> {
-    /// What is given in a run.
+    /// The inputs of a run.
     pub inputs: Vec<(String, Value)>,
     names: BTreeMap<String, Value>,
     /// How often each name is read, being wanted of a run included.
     reads: BTreeMap<&'a str, usize>,
-    /// How often each value is read by what is still to come.
+    /// How often later steps read each value.
     left: Vec<usize>,
     /// The step that makes each value.
     makers: Vec<Option<usize>>,
@@ -38,7 +38,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The value of a name; one not made before is given in a run.
+    /// Returns the value of a name; a name that no step has made becomes an input of the run.
     pub fn named(&mut self, name: &str) -> Value {
         if let Some(&value) = self.names.get(name) {
             return value;
@@ -48,7 +48,7 @@ impl<'a> Values<'a> {
         value
     }
 
-    /// A value that a step makes, or that is given.
+    /// Adds a value that a step makes, or an input.
     pub fn made(&mut self, name: &str, maker: Option<usize>) -> Value {
         let value = self.makers.len();
         self.makers.push(maker);

@@ -64,11 +64,11 @@ pub(crate) unsafe trait Vector: Copy {
     unsafe fn times_plus(self, factor: Self, sum: Self) -> Self;
     /// Sum.
     unsafe fn plus(self, other: Self) -> Self;
-    /// The larger of two; what is no number in either stays.
+    /// Returns the larger of two values; NaN in either gives NaN.
     unsafe fn larger(self, other: Self) -> Self;
-    /// The larger of `bound` and itself; what is no number stays.
+    /// Returns the larger of `bound` and this value; NaN stays NaN.
     unsafe fn at_least(self, bound: Self) -> Self;
-    /// The smaller of `bound` and itself; what is no number stays.
+    /// Returns the smaller of `bound` and this value; NaN stays NaN.
     unsafe fn at_most(self, bound: Self) -> Self;
 }
 
@@ -89,7 +89,7 @@ pub(crate) mod x86 {
     #[inline(always)]
     #[expect(unsafe_code, reason = "a vector instruction")]
     unsafe fn load_part_512(from: *const f32, mask: __mmask16) -> __m512 {
-        // SAFETY: the caller's: nothing is read where the mask is not set.
+        // SAFETY: the caller's; the load reads nothing where the mask is not set.
         unsafe { _mm512_maskz_loadu_ps(mask, from) }
     }
 
@@ -134,65 +134,65 @@ pub(crate) mod x86 {
             pub struct $name($inner);
 
             #[expect(unsafe_code, reason = "vector instructions")]
-            // SAFETY: each method is one instruction of the set that the trait's contract asks
-            // for; pointers are the caller's, unaligned ones allowed. The second operand of the
-            // maximum and the minimum is what they give where one is no number.
+            // SAFETY: each method is one instruction of the set that the trait's contract requires.
+            // The caller supplies the pointers, which may be unaligned. Where one operand is NaN,
+            // the maximum and the minimum return their second operand.
             unsafe impl Vector for $name {
                 const WIDTH: usize = $width;
                 #[inline(always)]
                 unsafe fn splat(value: f32) -> Self {
-                    // SAFETY: as the caller was told by the trait.
+                    // SAFETY: the caller upholds the contract of the trait.
                     Self(unsafe { $set(value) })
                 }
                 #[inline(always)]
                 unsafe fn load(from: *const f32) -> Self {
-                    // SAFETY: as the caller was told by the trait.
+                    // SAFETY: the caller upholds the contract of the trait.
                     Self(unsafe { $load(from) })
                 }
                 #[inline(always)]
                 unsafe fn fetch(from: *const f32) {
-                    // SAFETY: a hint, which reads nothing.
+                    // SAFETY: a prefetch is a hint and reads nothing.
                     unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
                 }
                 #[inline(always)]
                 unsafe fn store(self, to: *mut f32) {
-                    // SAFETY: as the caller was told by the trait.
+                    // SAFETY: the caller upholds the contract of the trait.
                     unsafe { $store(to, self.0) }
                 }
                 #[inline(always)]
                 unsafe fn load_part(from: *const f32, count: usize) -> Self {
-                    // SAFETY: as the caller was told by the trait.
+                    // SAFETY: the caller upholds the contract of the trait.
                     Self(unsafe { $load_part(from, $mask(count)) })
                 }
                 #[inline(always)]
                 unsafe fn store_part(self, to: *mut f32, count: usize) {
-                    // SAFETY: as the caller was told by the trait.
+                    // SAFETY: the caller upholds the contract of the trait.
                     unsafe { $store_part(to, $mask(count), self.0) }
                 }
                 #[inline(always)]
                 unsafe fn times_plus(self, factor: Self, sum: Self) -> Self {
-                    // SAFETY: as the caller was told by the trait.
+                    // SAFETY: the caller upholds the contract of the trait.
                     Self(unsafe { $fma(self.0, factor.0, sum.0) })
                 }
                 #[inline(always)]
                 unsafe fn plus(self, other: Self) -> Self {
-                    // SAFETY: as the caller was told by the trait.
+                    // SAFETY: the caller upholds the contract of the trait.
                     Self(unsafe { $add(self.0, other.0) })
                 }
                 #[inline(always)]
                 unsafe fn larger(self, other: Self) -> Self {
-                    // SAFETY: as the caller was told by the trait. The maximum gives what was held
-                    // where one is no number: so only what comes to it has still to be looked at.
+                    // SAFETY: the caller upholds the contract of the trait. Where one operand is
+                    // NaN, the maximum returns `self`, so only `other` remains to be checked.
                     unsafe { Self($number(other.0, $max(other.0, self.0))) }
                 }
                 #[inline(always)]
                 unsafe fn at_least(self, bound: Self) -> Self {
-                    // SAFETY: as the caller was told by the trait.
+                    // SAFETY: the caller upholds the contract of the trait.
                     Self(unsafe { $max(bound.0, self.0) })
                 }
                 #[inline(always)]
                 unsafe fn at_most(self, bound: Self) -> Self {
-                    // SAFETY: as the caller was told by the trait.
+                    // SAFETY: the caller upholds the contract of the trait.
                     Self(unsafe { $min(bound.0, self.0) })
                 }
             }
@@ -249,21 +249,21 @@ unsafe impl Vector for Plain {
     }
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
-        // SAFETY: as the caller was told by the trait.
+        // SAFETY: the caller upholds the contract of the trait.
         Self(unsafe { from.cast::<[f32; 8]>().read_unaligned() })
     }
     #[inline(always)]
     unsafe fn fetch(_: *const f32) {}
     #[inline(always)]
     unsafe fn store(self, to: *mut f32) {
-        // SAFETY: as the caller was told by the trait.
+        // SAFETY: the caller upholds the contract of the trait.
         unsafe { to.cast::<[f32; 8]>().write_unaligned(self.0) }
     }
     #[inline(always)]
     unsafe fn load_part(from: *const f32, count: usize) -> Self {
         let mut held = [0.0; 8];
         for (at, held) in held.iter_mut().enumerate().take(count) {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             *held = unsafe { *from.add(at) };
         }
         Self(held)
@@ -271,7 +271,7 @@ unsafe impl Vector for Plain {
     #[inline(always)]
     unsafe fn store_part(self, to: *mut f32, count: usize) {
         for (at, held) in self.0.iter().enumerate().take(count) {
-            // SAFETY: as the caller was told by the trait.
+            // SAFETY: the caller upholds the contract of the trait.
             unsafe { *to.add(at) = *held };
         }
     }

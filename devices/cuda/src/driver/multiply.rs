@@ -22,7 +22,7 @@ use crate::product::{Product, Side, Terms};
 const WORKSPACE_BYTES: usize = 4 << 20;
 const WORKSPACE_BYTES_HOPPER: usize = 32 << 20;
 const HOPPER: (u8, u8) = (9, 0);
-/// Forms of products whose way is kept.
+/// Upper bound on the forms of products whose algorithm the library keeps.
 const WAYS_MAX: usize = 4096;
 
 /// The library, for one card.
@@ -43,10 +43,10 @@ struct Way {
 
 // SAFETY: the library says that its handle may be used by several threads.
 unsafe impl Send for Library {}
-// SAFETY: as above; what is changed lies behind a lock.
+// SAFETY: as above; a lock guards the mutable part.
 unsafe impl Sync for Library {}
 
-/// A product described: what is done, and where the operands and the result lie.
+/// The description of a product: its operation, and the layouts of the operands and the result.
 struct ProductDescription {
     operation: sys::cublasLtMatmulDesc_t,
     /// Of the right side, the left side and the result, in the library's order.
@@ -60,7 +60,7 @@ impl Library {
             true => WORKSPACE_BYTES_HOPPER,
             false => WORKSPACE_BYTES,
         };
-        // SAFETY: the library's kernels write what they read there.
+        // SAFETY: the library's kernels write the workspace before they read it.
         let workspace = unsafe { stream.alloc::<u8>(bytes) }.map_err(text)?;
         Ok(Self {
             handle: result::create_handle().map_err(text)?,
@@ -119,7 +119,7 @@ impl Library {
                 },
             )
         };
-        // SAFETY: it was made above and is used no more.
+        // SAFETY: this function created it and does not use it again.
         unsafe { result::destroy_matmul_pref(preference) }?;
         Ok(Way {
             terms,
@@ -151,8 +151,8 @@ impl Library {
         };
         let beta = 0u32;
         let (workspace, _held) = self.workspace.device_ptr(&self.stream);
-        // SAFETY: layouts were read from the shapes of the memory named here, which whoever
-        // launches holds; both factors are of the scale's type and read before the call returns.
+        // SAFETY: the layouts describe the shapes of the memory named here, which the caller keeps
+        // alive. Both factors have the scale's type, and the call reads them before it returns.
         let done = unsafe {
             result::matmul(
                 self.handle,
@@ -179,8 +179,8 @@ impl Library {
 
 impl Drop for Library {
     fn drop(&mut self) {
-        // SAFETY: the handle is this value's own, and used no more. That it could not be given back
-        // is nobody's to mend.
+        // SAFETY: this value owns the handle and does not use it again. If the release fails, no
+        // caller can do anything about it.
         let _ = unsafe { result::destroy_handle(self.handle) };
     }
 }
@@ -218,7 +218,7 @@ impl ProductDescription {
         Ok(described)
     }
 
-    /// Sets one attribute of what is done.
+    /// Sets one attribute of the operation.
     fn state<T>(&self, attribute: Attribute, value: &T) -> Result<(), CublasError> {
         let place = ptr::from_ref(value).cast();
         // SAFETY: the value has the attribute's type, and is read before the call returns.
@@ -264,8 +264,8 @@ impl ProductDescription {
 
 impl Drop for ProductDescription {
     fn drop(&mut self) {
-        // SAFETY: all were made by this value, and are used no more. What could not be given back
-        // is nobody's to mend.
+        // SAFETY: this value created all of them and does not use them again. If a release fails,
+        // no caller can do anything about it.
         unsafe {
             for layout in &self.layouts {
                 let _ = result::destroy_matrix_layout(*layout);

@@ -1,4 +1,4 @@
-//! Copies from one card's memory to another's, without the host's between, and what lies between.
+//! Direct copies from one card's memory to another's, and the links between cards.
 
 #![expect(
     unsafe_code,
@@ -15,15 +15,15 @@ use souk_vocabulary::links;
 
 use super::{Driver, Span, text};
 
-/// Where Linux describes what is on the PCI bus.
+/// Folder in which Linux describes the devices on the PCI bus.
 const BUS: &str = "/sys/bus/pci/devices";
-/// Generation and lanes of PCI Express where nothing states them: cards that souk runs on have at
-/// least the third, most of them with sixteen.
+/// Generation and lanes of PCI Express where the system states neither: cards that souk runs on
+/// have at least the third generation, and most have sixteen lanes.
 const PCIE_LEAST: (u8, u8) = (3, 16);
 /// Room for a card's place on the bus, such as `0000:3b:00.0`, with a zero at its end.
 const PLACE_BYTES: usize = 32;
 
-/// What lies between a card's memory and the host's.
+/// Returns the link between a card's memory and the host's.
 pub(super) fn host_link(context: &CudaContext) -> Path {
     let integrated = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED;
     // SAFETY: the context's device exists as long as it does.
@@ -51,8 +51,8 @@ fn place(context: &CudaContext) -> Option<String> {
 }
 
 impl Driver {
-    /// What lies between another card's memory and this one's, if it may be copied from there;
-    /// asked once for each card.
+    /// Returns the link from another card's memory to this one's, if a copy from there is possible;
+    /// queries each card once.
     pub fn link_from(&self, other: &Self) -> Option<Path> {
         let (own, others) = (self.stream.context(), other.stream.context());
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,8 +86,8 @@ impl Driver {
         }
     }
 
-    /// Copies a span of another card's memory to one of this one's that has as many bytes: after
-    /// all that was put in the other's stream, before whatever is put in either stream next.
+    /// Copies a span of another card's memory to one of this card's with as many bytes. The copy
+    /// runs after all earlier work of the other stream, and before all later work of either.
     pub fn take(&self, from: &Self, source: Span, target: Span) -> Result<(), String> {
         let written = {
             let _alone = from.order.alone();
@@ -98,8 +98,8 @@ impl Driver {
             self.stream.wait(&written).map_err(text)?;
             let (own, others) = (self.stream.context(), from.stream.context());
             let bytes = usize::try_from(target.bytes().min(source.bytes())).map_err(text)?;
-            // SAFETY: both spans have so many bytes and are held by whoever asks; the event says
-            // that the source is written, the one below holds back what is written over it.
+            // SAFETY: both spans have this many bytes, and the caller keeps them alive. The event
+            // says that the source is written; the one below delays any work that overwrites it.
             unsafe {
                 result::memcpy_peer_async(
                     own.cu_ctx(),
@@ -136,7 +136,7 @@ fn open(own: &CudaContext, other: &CudaContext) -> Result<(), DriverError> {
     if !other.has_async_alloc() {
         return Ok(());
     }
-    // What comes from a pool is opened by the pool.
+    // The pool grants access to the memory that it allocates.
     let mut pool = std::ptr::null_mut();
     let access = sys::CUmemAccessDesc {
         location: sys::CUmemLocation {
@@ -145,8 +145,8 @@ fn open(own: &CudaContext, other: &CudaContext) -> Result<(), DriverError> {
         },
         flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
-    // SAFETY: the driver writes one handle, which is the card's own pool and is never destroyed;
-    // one description is given, and read before the call returns.
+    // SAFETY: the driver writes one handle, which is the card's own pool and is never destroyed.
+    // The call reads one description before it returns.
     unsafe {
         sys::cuDeviceGetMemPool(&mut pool, other.cu_device()).result()?;
         sys::cuMemPoolSetAccess(pool, &access, 1).result()

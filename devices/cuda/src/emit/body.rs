@@ -34,8 +34,8 @@ impl Body<'_, '_> {
         Ok(())
     }
 
-    /// What a variable begins with: known when the kernel is compiled, so that no statement before
-    /// has given its parts a name.
+    /// Returns the initial value of a variable. The kernel's compiler knows it, so no earlier
+    /// statement has named its parts.
     fn initial(&self, handle: Handle<Expression>) -> Text {
         match &self.function.expressions[handle] {
             Expression::Compose { ty, components } => {
@@ -130,13 +130,13 @@ impl Body<'_, '_> {
         Ok(())
     }
 
-    /// Keeps what an expression gives under its name.
+    /// Writes a constant that holds the value of an expression.
     fn kept(&mut self, handle: Handle<Expression>, text: &str) {
         self.line(&format!("const auto e{} = {text}", handle.index()));
     }
 
-    /// What continues a loop runs before each turn but the first, so that a `continue` anywhere
-    /// leads there.
+    /// Writes a loop. Its continuing block runs before each turn but the first, so that a
+    /// `continue` anywhere leads there.
     fn turns(
         &mut self,
         body: &Block,
@@ -199,7 +199,7 @@ impl Body<'_, '_> {
         }
     }
 
-    /// What is read from or written to.
+    /// Returns the place to read or write.
     fn place(&self, handle: Handle<Expression>) -> Text {
         match &self.function.expressions[handle] {
             Expression::GlobalVariable(global) => Ok(format!("g{}", global.index())),
@@ -317,7 +317,7 @@ impl Body<'_, '_> {
     }
 }
 
-/// A value as another kind of number, by what it is or bit by bit.
+/// Converts a value to another kind of number, by value or bit by bit.
 fn converted(kind: ScalarKind, by_value: bool, value: &str) -> Text {
     let name = scalar_name(naga::Scalar { kind, width: 4 })?;
     Ok(match by_value {

@@ -1,9 +1,9 @@
-//! A thread that hands work to a driver which computes it before it answers.
+//! A thread that submits work to a driver which computes it before it answers.
 //!
 //! A driver made of software, such as Mesa's lavapipe, runs a kernel within the call that submits
-//! it, and nothing ends that call before the kernel does. So another thread makes it, and who waits
-//! for that one waits no longer than it wants. One that hangs keeps the thread, and with it the
-//! device, until the kernel ends.
+//! it, and nothing ends that call before the kernel does. So another thread makes the call, and the
+//! caller waits for that thread only as long as it wants. If a kernel hangs, it keeps the thread
+//! and with it the device until it ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -15,10 +15,10 @@ use wgpu::{CommandBuffer, Device, ErrorFilter, Queue};
 
 use crate::error::GpuError;
 
-/// Submissions that wait: each is waited for before the next is made.
+/// Upper bound on waiting submissions: the caller waits for each before it makes the next.
 const WAITING_MAX: usize = 1;
 
-/// What is to be submitted, and who is told how that ended.
+/// Commands to submit, and the channel for the result.
 struct Order {
     commands: Option<CommandBuffer>,
     done: SyncSender<Result<(), GpuError>>,
@@ -29,7 +29,7 @@ pub(crate) struct Submitter {
     /// There until it is dropped.
     orders: Mutex<Option<SyncSender<Order>>>,
     thread: Option<JoinHandle<()>>,
-    /// Whether it was given up with something it submitted.
+    /// Whether a caller gave up while a submission was running.
     hangs: AtomicBool,
 }
 
@@ -46,8 +46,8 @@ impl Submitter {
         })
     }
 
-    /// Submits commands, or nothing, and waits until the driver has answered; `Ok(false)` if it has
-    /// not in this time.
+    /// Submits commands, or nothing, and waits until the driver has answered. Returns `Ok(false)`
+    /// if it does not answer in this time.
     pub fn submit(
         &self,
         commands: Option<CommandBuffer>,
@@ -72,14 +72,15 @@ impl Submitter {
 }
 
 impl Drop for Submitter {
-    /// The thread closes its device before the process may end; one that hangs is left behind.
+    /// The thread must close its device before the process may end; a thread that hangs stays
+    /// behind.
     fn drop(&mut self) {
         *self
             .orders
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner) = None;
         if let Some(thread) = self.thread.take().filter(|_| !*self.hangs.get_mut()) {
-            // A thread that panicked has dropped what it held.
+            // A thread that panicked has dropped its device.
             let _ = thread.join();
         }
     }
@@ -87,12 +88,12 @@ impl Drop for Submitter {
 
 fn serve(device: &Device, queue: &Queue, orders: &Receiver<Order>) {
     while let Ok(Order { commands, done }) = orders.recv() {
-        // Whoever waited may have given it up.
+        // The caller may have given up waiting.
         let _ = done.send(submit(device, queue, commands));
     }
 }
 
-/// Submits commands; what the driver refuses is told.
+/// Submits commands, and returns the driver's error if it refuses them.
 pub(crate) fn submit(
     device: &Device,
     queue: &Queue,

@@ -15,7 +15,7 @@ use crate::driver::{Launch, Pipeline, Stretch};
 use crate::error::GpuError;
 use crate::numbers::doubles::Doubles;
 
-/// When a driver answers whoever submits.
+/// When a driver answers a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answers {
     /// Once the work is the device's.
@@ -28,7 +28,7 @@ pub(crate) enum Answers {
 pub(crate) struct WebGpu {
     device: Device,
     queue: Queue,
-    /// Who submits, where the driver computes before it answers.
+    /// The submitting thread, where the driver computes before it answers.
     submitter: Option<Submitter>,
 }
 
@@ -41,7 +41,8 @@ impl WebGpu {
         lost: impl Fn() + Send + 'static,
     ) -> Self {
         device.set_device_lost_callback(move |_, _| lost());
-        // What no scope catches would panic; a lost device is told by the flag.
+        // Without this handler, wgpu panics on an error outside any scope; the flag reports a lost
+        // device.
         device.on_uncaptured_error(std::sync::Arc::new(|_| {}));
         let submitter = match answers {
             Answers::Done => Submitter::start(device.clone(), queue.clone()),
@@ -54,7 +55,8 @@ impl WebGpu {
         }
     }
 
-    /// Submits commands, or nothing; `Ok(false)` if the driver has not answered in this time.
+    /// Submits commands, or nothing. Returns `Ok(false)` if the driver does not answer in this
+    /// time.
     pub fn submit(
         &self,
         commands: Option<CommandBuffer>,
@@ -168,7 +170,8 @@ impl WebGpu {
         }
     }
 
-    /// One command buffer for all of it; `Ok(false)` if the driver has not answered in this time.
+    /// Submits one command buffer for all launches. Returns `Ok(false)` if the driver does not
+    /// answer in this time.
     pub fn launch(&self, launches: &[Launch], time_max: Duration) -> Result<bool, GpuError> {
         let scope = self.device.push_error_scope(ErrorFilter::Validation);
         let mut encoder = self.device.create_command_encoder(&Default::default());

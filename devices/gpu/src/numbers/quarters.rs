@@ -12,7 +12,7 @@ struct Layout {
     kind: Kind,
 }
 
-/// What stands for no number and for infinity.
+/// How a format encodes NaN and infinity.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// As in wider floats.
@@ -39,8 +39,8 @@ fn layout(dtype: DType) -> Option<Layout> {
     })
 }
 
-/// The floats of 4 bits, whose sizes are 0, 0.5, 1, 1.5, 2, 3, 4 and 6: to the nearest, of two as
-/// near the even one, and to negative zero what is no number.
+/// The floats of 4 bits, whose sizes are 0, 0.5, 1, 1.5, 2, 3, 4 and 6. Rounds to the nearest, of
+/// two equally near to the even one, and NaN to negative zero.
 const EIGHTHS: &str = r"
 fn widened(h: u32) -> f32 {
   let rest = h & 7u;
@@ -58,9 +58,9 @@ fn narrowed(v: f32) -> u32 {
 }
 ";
 
-/// The powers of two of 8 bits: an exponent alone, of which the largest is no number. One that is
-/// between two of them becomes the larger if `{up}`, of a float whose bits are `bits`; negative
-/// ones and what is too large to say are left open by ONNX.
+/// The powers of two of 8 bits: an exponent alone, of which the largest is NaN. A float with the
+/// bits `bits` between two of them becomes the larger if `{up}`. ONNX leaves negative values and
+/// values that are too large undefined.
 const POWERS_OF_TWO: &str = r"
 fn widened(h: u32) -> f32 {
   if (h == 0xffu) { return not_a_number(); }
@@ -77,13 +77,13 @@ fn narrowed(v: f32) -> u32 {
 /// How floats are rounded to those of 8 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rounding {
-    /// Whether what is too large becomes the largest there is.
+    /// Whether values that are too large become the largest finite one.
     pub saturates: bool,
-    /// Which of two powers of two what is between them becomes.
+    /// The direction in which values between two powers of two are rounded.
     pub way: Direction,
 }
 
-/// Which of two neighbours what is between them becomes.
+/// The neighbour to which a value between two powers of two is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
     Up,
@@ -114,7 +114,7 @@ impl Rounding {
     }
 
     fn powers_of_two(self) -> String {
-        // Of what is in the middle the larger, but of what lies beneath the least one.
+        // Round a value in the middle up, but a value below the least power to the least.
         let up = match self.way {
             Direction::Up => "(bits & 0x7fffffu) != 0u",
             Direction::Down => "false",
@@ -149,7 +149,8 @@ pub(crate) fn is_quarter_float(dtype: DType) -> bool {
     layout(dtype).is_some()
 }
 
-/// The functions `widened` and `narrowed` of a float of 8 bits; nothing for another type.
+/// Returns the functions `widened` and `narrowed` of an 8-bit float; an empty string for another
+/// type.
 pub(crate) fn functions(dtype: DType, rounding: Rounding) -> String {
     if is_eighth_float(dtype) {
         return EIGHTHS.to_owned();
@@ -169,7 +170,7 @@ fn floating(layout: &Layout, saturates: bool) -> String {
         largest,
         kind,
     } = layout;
-    // What the patterns that are no values stand for, and what stands for those.
+    // The patterns that are not finite, and the patterns for NaN and for overflow.
     let (odd, none, beyond) = match kind {
         Kind::Ieee => ("rest >= 0x7cu", "sign | 0x7eu", "sign | 0x7cu"),
         Kind::Finite => ("rest == 0x7fu", "sign | 0x7fu", "sign | 0x7fu"),
@@ -191,7 +192,7 @@ fn floating(layout: &Layout, saturates: bool) -> String {
     let moved = (127 - bias) << 23;
     let normal = (128 - bias) << 23;
     let half = (1u32 << (shift - 1)) - 1;
-    // A power of two, spelt out: the smallest value, and how many of it are 1.
+    // Write a power of two in full: the smallest value, and how many of them make 1.
     let per_one = 1u64 << (bias - 1 + fraction_bits);
     let least = 1.0 / per_one as f64;
     format!(

@@ -72,7 +72,7 @@ impl Heads {
 pub(crate) fn attention(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let key_heads = step.call.int("kv_num_heads", 0);
     let past = step.optional(4)?;
-    // What is joined to a past or kept for a future is moved in words of its own.
+    // If keys or values are joined to a past or kept for a future, they move in words of their own.
     let is_moved = past.is_some() || step.call.output_count() > 1;
     let mut given = |index| match is_moved {
         true => step.array(index),
@@ -178,8 +178,8 @@ fn mask(step: &mut Step<'_, '_>, query: &Heads, key: &Heads) -> Result<Mask, Gpu
     })
 }
 
-/// What both kernels of attention are told: sizes and steps, the mask, and for each sample the
-/// place of its first query and how many keys are none of padding.
+/// The arguments of both kernels of attention: sizes and steps, the mask, and for each sample the
+/// place of its first query and the number of keys that are not padding.
 struct AttentionSizes {
     sizes: Vec<usize>,
     mask: Mask,
@@ -264,8 +264,8 @@ fn record(
     Ok(())
 }
 
-/// The scores of all queries and keys at the stage that the node asks for: products, capped, with
-/// the mask added, or the weights that are made of them.
+/// Computes the scores of all queries and keys at the stage that the node asks for: products,
+/// capped, with the mask added, or the weights computed from them.
 fn scores(
     step: &mut Step<'_, '_>,
     [query, key]: [&Heads; 2],
@@ -284,7 +284,7 @@ fn scores(
     Ok(result)
 }
 
-/// Where a group's query, keys and values lie, and what it has summed up so far.
+/// Computes the places of a group's query, keys and values, and declares its sums.
 const PLACES: &str = r"
   let s = g % p[3];
   let h = (g / p[3]) % p[1];
@@ -320,7 +320,8 @@ const SPAN: &str = r"
   if (left >= 0 && place > left) { begin = u32(place - left) / 64u * 64u; }
 ";
 
-/// The arrays of a kernel beside its mask and its result, and how it reads its mask.
+/// Returns the bindings of a kernel, including its mask and its result, and the expression that
+/// reads the mask.
 fn arrays_and_mask<'a>(
     mut arrays: Vec<(&'a str, &'a str)>,
     mask_kind: usize,
@@ -405,7 +406,7 @@ var<workgroup> weights: array<f32, 64>;
     )
 }
 
-/// The kernel of [`scores`]: a workgroup writes a row, and reads what it wrote for the weights.
+/// Returns the kernel of [`scores`]: a workgroup writes a row, and reads it back for the weights.
 fn scores_source(mask_kind: usize) -> String {
     let arrays = vec![("q", "f32"), ("k", "f32"), ("limits", "i32")];
     let (arrays, mask) = arrays_and_mask(arrays, mask_kind, "f32");

@@ -1,4 +1,4 @@
-//! `Dropout`: what it keeps is drawn by the host, from the node's seed.
+//! `Dropout`: the host draws the elements to keep from the node's seed.
 
 use souk_memory::{DType, Tensor};
 use souk_reference::call::KernelError;
@@ -9,7 +9,8 @@ use crate::numbers::packed::wide;
 use crate::operators::elementwise::{made, map, map_into};
 use crate::recording::{Array, Step, upload};
 
-/// All as it is where nothing is dropped, and else what is kept, scaled; and the mask, if wanted.
+/// Returns the input unchanged where the node drops nothing, otherwise the elements that remain,
+/// scaled; and the mask, if the node has that output.
 pub(crate) fn dropout(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.operand(0)?;
     let wants_mask = step
@@ -29,7 +30,7 @@ pub(crate) fn dropout(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.light(0)?;
     let dtype = wide(input.dtype);
     let output = made(step, dtype);
-    // Not a choice: what is not a number stays none, as in a product.
+    // Not a choice: as in a product, NaN stays NaN.
     let (expression, numbers) = match dtype {
         DType::F64 => ("a * f64(b) * s", [kept.scale, 0.0, 0.0]),
         _ => ("a * f32(b) * s", [kept.scale, 0.0, 0.0]),

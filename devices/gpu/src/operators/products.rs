@@ -1,8 +1,8 @@
-//! Products of matrices: one tiled kernel, told where its operands lie.
+//! Products of matrices: one tiled kernel, with the places of its operands as arguments.
 //!
-//! A workgroup makes a tile of the result from strips of both operands held in its own memory, a
-//! thread sixteen elements of it. What follows a product element by element is done to each sum
-//! before it is written.
+//! A workgroup computes a tile of the result from strips of both operands in its own memory, a
+//! thread sixteen elements of it. The kernel applies element-wise functions to each sum before it
+//! writes it.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod library;
@@ -188,7 +188,7 @@ fn done(z: u32, m: u32, n: u32, sum: f32) {{
 }
 
 impl Product<'_> {
-    /// What the kernel is told of it.
+    /// Returns the arguments of the kernel.
     fn sizes(&self) -> Vec<usize> {
         let added = self.added.as_ref();
         let (row, column) = added.map_or((0, 0), |operand| (operand.row, operand.column));
@@ -232,7 +232,7 @@ pub(crate) fn matmul(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     Ok(vec![product_of(step, left, right)?])
 }
 
-/// 8-bit floats as those of 32 bits that they stand for.
+/// Converts 8-bit floats to 32-bit floats with their scale.
 fn scaled(step: &mut Step<'_, '_>, array: Array, scale: usize) -> Result<Array, GpuError> {
     let (wide, scale) = (widen(step.stream, array)?, step.array(scale)?);
     let scale = scale.reshaped(Vec::new());
@@ -244,7 +244,7 @@ fn scaled(step: &mut Step<'_, '_>, array: Array, scale: usize) -> Result<Array, 
 pub(crate) struct Pair {
     pub left: Array,
     pub right: Array,
-    /// Sizes of both batches together, and what is made.
+    /// Sizes of both batches together, and of the result.
     pub batch: Vec<usize>,
     pub dims: Vec<usize>,
     pub rows: usize,

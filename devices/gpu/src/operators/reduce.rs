@@ -1,7 +1,7 @@
 //! Reductions, normalisations and orders along one dimension.
 //!
-//! What is reduced is brought to the middle of three dimensions first: by a new shape where the
-//! axes lie together, by a transpose where not.
+//! These operators first bring the reduced axes to the middle of three dimensions: by a new shape
+//! where the axes are adjacent, otherwise by a transpose.
 
 use souk_memory::DType;
 use souk_reference::call::{KernelError, axes, axis};
@@ -93,7 +93,7 @@ fn plan(step: &mut Step<'_, '_>, over: &[usize], keep: bool) -> Result<Plan, Gpu
     Ok(Plan { input, sides, dims })
 }
 
-/// The axes a reducing node names; `None` when it is to do nothing.
+/// Returns the axes that a reducing node names; `None` if the node must do nothing.
 fn named_axes(step: &Step<'_, '_>) -> Result<Option<Vec<usize>>, GpuError> {
     let rank = step.dims(0)?.len();
     let list = step.call.list("axes", 1)?.unwrap_or_default();
@@ -133,8 +133,8 @@ pub(crate) fn reduced(step: &mut Step<'_, '_>, by: Reduction) -> Result<Vec<Arra
         let to = (made(step, wide(dtype)), &plan.dims[..]);
         return Ok(vec![middle(step, &plan.input, plan.sides, by, to)?]);
     }
-    // Of what is no float only the largest and the smallest are asked for, and of what floats have
-    // all values of; nothing at all leaves the type's own end.
+    // Types that are not floats only need the largest and the smallest, and 32-bit floats hold all
+    // their values. An empty reduction gives the end of the type's own range.
     plan.input = cast_wide(step, plan.input, DType::F32)?;
     let to = (DType::F32, &plan.dims[..]);
     let found = middle(step, &plan.input, plan.sides, by, to)?;

@@ -1,5 +1,5 @@
-//! Scatters: a copy into which updates are put, or with which they are combined; and caches, which
-//! a session's steps write where they lie.
+//! Scatters: a copy whose elements updates replace or are combined with; and caches, which a
+//! session's steps write in place.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::operators::layout::{duplicate, element_places, overwrite, tuple_place
 use crate::recording::{Array, Groups, Step};
 use crate::shaders::{combine, put};
 
-/// What two elements `a` and `b` are combined to by a reduction. What is no number stays.
+/// Returns the expression by which a reduction combines two elements `a` and `b`. NaN stays NaN.
 fn expression(reduction: &str, is_float: bool) -> Option<&'static str> {
     Some(match (reduction, is_float) {
         ("add", _) => "a + b",
@@ -73,7 +73,7 @@ pub(crate) fn cache(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     }
     let circular = step.call.text("mode", "linear") == "circular";
     let starts = starts(step, [past.dims[0], room, rows], circular)?;
-    // What was packed was widened into an array of this run's own.
+    // A packed array was widened into a new array, which this run owns.
     let is_own = step.overwrites || !Arc::ptr_eq(&past.buffer, &step.operand(0)?.buffer);
     let target = match is_own {
         true => past,
@@ -113,7 +113,8 @@ fn starts(
     starts.ok_or(KernelError::Range(2))
 }
 
-/// Of several updates for one place the last counts, so the others are left out.
+/// Replaces elements by updates. If several updates have one place, only the last counts, so this
+/// function drops the others.
 fn put_in(
     step: &mut Step<'_, '_>,
     updates: &Array,
@@ -138,8 +139,8 @@ fn put_in(
     )
 }
 
-/// All updates of a place are combined with what is there in the order in which they are given, so
-/// a run that repeats gives the same bits.
+/// Combines the updates of a place with its element in the order of the updates, so that a repeated
+/// run gives the same bits.
 fn combined(
     step: &mut Step<'_, '_>,
     updates: &Array,

@@ -1,8 +1,8 @@
-//! What one kernel does at once: a product or a convolution, the bias added to it, and the function
-//! of one element that follows.
+//! The nodes that one kernel computes at once: a product or a convolution, the bias, and the
+//! function of one element that follows.
 //!
-//! A node is taken into the one before it if nothing else reads what is between them. What is
-//! between is then never rounded to 16 bits: the sum is rounded once, at the end.
+//! A node is fused into the one before it if no other node reads the value between them. The kernel
+//! then never rounds that value to 16 bits: it rounds the sum once, at the end.
 
 use std::collections::BTreeMap;
 
@@ -21,20 +21,20 @@ pub(crate) struct Fusion {
     pub tail: Tail,
     /// A weight that becomes its third input.
     pub bias: Option<String>,
-    /// Its inputs before they were given back from 8 bits, and the scales of those.
+    /// The 8-bit inputs before their conversion, and their scales.
     pub quarters: Option<[String; 4]>,
-    /// What it makes, which is what the last node taken made.
+    /// Name of the output, which the last fused node computes.
     pub output: String,
 }
 
-/// What becomes of a node.
+/// The role of a node in the fusion.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Place {
     /// It runs as it is.
     Alone,
-    /// Others are taken into it.
+    /// Other nodes are fused into it.
     Head(Box<Fusion>),
-    /// It is taken into one before it.
+    /// The node is fused into one before it.
     Taken,
 }
 
@@ -55,7 +55,7 @@ impl Fusion {
     }
 }
 
-/// What becomes of each node of a graph that runs on the sides given, by a device that multiplies
+/// Returns the role of each node of a graph that runs on these sides, for a device that multiplies
 /// 8-bit floats or does not.
 pub(crate) fn plan(graph: &Graph, sides: &[Side], multiplies_quarters: bool) -> Vec<Place> {
     let nodes = graph.nodes();
@@ -133,8 +133,8 @@ fn take(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &mut Fusion) -
     true
 }
 
-/// The nodes that give both operands of a product back from 8-bit floats for nobody else, by one
-/// scale each; and what those read.
+/// Finds the nodes that convert both operands of a product from 8-bit floats, with one scale each
+/// and no other reader; returns them and the names of their inputs.
 fn quarters(
     graph: &Graph,
     node: &NodeProto,
@@ -220,7 +220,7 @@ fn then(graph: &Graph, node: &NodeProto) -> Option<Then> {
     }
 }
 
-/// A bound of `Clip` that is known: a weight, an attribute, or none.
+/// Returns a bound of `Clip` that is known before the run: a weight, an attribute, or none.
 fn bound(graph: &Graph, node: &NodeProto, index: usize, name: &str, none: f32) -> Option<f32> {
     match node.input_name(index) {
         Some(weight) => {

@@ -1,9 +1,9 @@
-//! Weights that products and gathers read as they lie.
+//! Weights that products and gathers read in their stored form.
 //!
-//! A decoder's matrices are blocks of integers with scales, or halves, which `DequantizeLinear` or
-//! `Cast` makes floats of and `Transpose` turns before a product reads them. Where only products
-//! and gathers of rows read what is made, none of that runs: they widen what they read, and a
-//! matrix stays as small in the device's memory as it came.
+//! A decoder's matrices are halves or blocks of integers with scales. `DequantizeLinear` or `Cast`
+//! turns them into floats, and `Transpose` turns them before a product reads them. If only products
+//! and gathers of rows read the result, none of these nodes runs: the readers widen the elements,
+//! and a matrix stays as small in the device's memory as in the model.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub(crate) struct Source {
     pub values: String,
     /// Of integers their scales, and how many share one.
     pub scales: Option<(String, usize)>,
-    /// Whether its rows are columns of what is made of it.
+    /// Whether its rows are columns of the resulting matrix.
     is_turned: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn plan(graph: &Graph, sides: &[Side]) -> BTreeMap<String, Source> {
     for port in &graph.outputs {
         found.remove(&port.name);
     }
-    // Who reads a value comes after who makes it: backwards each reader is judged first.
+    // A reader comes after the producer: backwards, this loop judges each reader first.
     let mut readers = graph.nodes().iter().zip(sides).collect::<Vec<_>>();
     readers.reverse();
     for (node, side) in readers {
@@ -60,7 +60,7 @@ pub(crate) fn plan(graph: &Graph, sides: &[Side]) -> BTreeMap<String, Source> {
     found
 }
 
-/// What a node makes a matrix of, if that is a weight or made of one.
+/// Returns the source of the matrix that a node computes, if that is a weight or computed from one.
 fn source(graph: &Graph, node: &NodeProto, found: &BTreeMap<String, Source>) -> Option<Source> {
     if !node.operator_domain().is_empty() {
         return None;
@@ -111,8 +111,8 @@ fn scales(graph: &Graph, node: &NodeProto, values: &Tensor) -> Option<(String, u
     (is_float && fits).then(|| (name.to_owned(), block))
 }
 
-/// Whether a node takes a matrix that is not made as its input of an index. `is_made`: so is what
-/// it would make of it.
+/// Whether a node can read a stored matrix as this input. `is_made` says that its own result would
+/// also stay unmade.
 fn takes(
     graph: &Graph,
     node: &NodeProto,
@@ -132,7 +132,7 @@ fn takes(
     }
 }
 
-/// What makes a matrix that need not be made does not run.
+/// Skips nodes whose matrix no reader needs.
 pub(crate) fn take(graph: &Graph, sources: &BTreeMap<String, Source>, places: &mut [Place]) {
     for (node, place) in graph.nodes().iter().zip(places) {
         if node

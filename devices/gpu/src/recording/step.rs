@@ -29,11 +29,11 @@ pub(crate) struct Step<'a, 'c> {
     pub call: Call<'a>,
     /// Its inputs in order.
     pub values: Vec<Option<&'a Value>>,
-    /// What is done at once to what it makes.
+    /// The operations fused into it.
     pub tail: &'a Tail,
-    /// The type of its first output, where that is known.
+    /// The type of its first output, if known.
     pub wanted: Option<DType>,
-    /// Whether its first input is a state that nothing reads any more, and may be written over.
+    /// Whether its first input is a state that no later node reads, so that it may be overwritten.
     pub overwrites: bool,
     /// The matrix that it reads as it lies, in the place of one of its inputs.
     pub matrix: Option<&'a Matrix>,
@@ -69,7 +69,7 @@ impl Value {
         self.device.get()
     }
 
-    /// Its sizes.
+    /// Returns the sizes.
     pub fn dims(&self) -> &[usize] {
         match (&self.host, self.device.get()) {
             (Some(tensor), _) => tensor.dims(),
@@ -174,13 +174,13 @@ pub(crate) fn word(value: i64) -> usize {
 }
 
 impl<'c> Step<'_, 'c> {
-    /// An input on the device; what is packed is widened.
+    /// Returns an input on the device, and widens it if it is packed.
     pub fn array(&mut self, index: usize) -> Result<Array, GpuError> {
         self.optional(index)?
             .ok_or(GpuError::Operator(KernelError::Missing(index)))
     }
 
-    /// An input on the device, if it is there; what is packed is widened.
+    /// Returns an input on the device, if the node has it, and widens it if it is packed.
     pub fn optional(&mut self, index: usize) -> Result<Option<Array>, GpuError> {
         match self.packed(index)? {
             Some(array) => Ok(Some(widen(self.stream, array)?)),
@@ -198,8 +198,8 @@ impl<'c> Step<'_, 'c> {
         }
     }
 
-    /// What a kernel that makes the node's first output of floats writes: halves where they are the
-    /// device's own, else floats of 32 bits, which are rounded and packed after it.
+    /// Returns the type in which a kernel must write the node's first output of floats: halves
+    /// where the device has them, otherwise 32-bit floats, which are rounded and packed afterwards.
     pub fn made(&self) -> DType {
         match self.wanted {
             Some(dtype) if self.stream.context.halves().has(dtype) => dtype,

@@ -28,7 +28,7 @@ pub(crate) struct Array {
     pub buffer: Arc<PooledBuffer>,
     pub dims: Vec<usize>,
     pub dtype: DType,
-    /// Whether an element has 64 bits. One of such a type that has 32 is known in those.
+    /// Whether an element has 64 bits. It is false for an array of a 64-bit type stored in 32 bits.
     pub is_double: bool,
 }
 
@@ -47,7 +47,7 @@ struct Dispatch {
     groups: [u32; 3],
 }
 
-/// What was recorded.
+/// An operation of the recording.
 enum Record {
     Kernel(Dispatch),
     Whole(Launch),
@@ -70,7 +70,7 @@ impl Array {
         element(self.dtype, self.is_double)
     }
 
-    /// What it is moved in, if it is not packed.
+    /// The unit in which kernels move its elements, if it is not packed.
     pub fn word(&self) -> Word {
         match self.dtype {
             _ if self.is_double => Word::Double,
@@ -185,12 +185,12 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
-    /// Records what is no kernel of ours.
+    /// Records an operation that is not a kernel of ours.
     pub fn launch(&mut self, launch: Launch) {
         self.dispatches.push(Record::Whole(launch));
     }
 
-    /// Submits what was recorded.
+    /// Submits the recorded operations.
     pub fn submit(self) -> Result<(), GpuError> {
         if self.dispatches.is_empty() {
             return Ok(());

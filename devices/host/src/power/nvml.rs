@@ -17,7 +17,7 @@ const LIBRARY: &str = if cfg!(windows) {
     "libnvidia-ml.so.1"
 };
 
-/// How often a card is asked for its counter at most.
+/// Shortest time between two reads of a card's counter.
 const ASKED_EVERY: Duration = Duration::from_millis(100);
 
 /// One card.
@@ -29,14 +29,14 @@ pub struct Card {
     last: Mutex<Option<Reading>>,
 }
 
-/// What a card's counter showed.
+/// A reading of a card's counter.
 #[derive(Clone, Copy)]
 struct Reading {
     at: Instant,
     counted: f64,
-    /// What is told of it: never less than was told before.
+    /// Joules as this module reports them: they never decrease.
     joules: f64,
-    /// What it drew before.
+    /// Watts drawn before.
     watts: f64,
 }
 
@@ -87,7 +87,8 @@ impl Card {
         }
     }
 
-    /// What the card counts now. What was told since an earlier reading is not taken back.
+    /// Reads the card's counter. The result is never less than the joules reported since the
+    /// `earlier` reading.
     fn ask(&self, at: Instant, earlier: Option<Reading>) -> Option<Reading> {
         let device = self.nvml.device_by_uuid(self.uuid.as_str()).ok()?;
         let counted = device.total_energy_consumption().ok()? as f64 / 1e3;
@@ -143,8 +144,9 @@ impl Domain for Card {
         &self.title
     }
 
-    /// Since the driver was loaded; cards before Volta do not count. To ask takes milliseconds, and
-    /// the card itself counts every tenth of a second: between, it draws what it drew before.
+    /// Counts since the driver was loaded; cards before Volta have no counter. A read takes
+    /// milliseconds, and the card itself counts every tenth of a second. Between reads, this method
+    /// extrapolates with the last known power.
     fn joules(&self) -> Option<f64> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();

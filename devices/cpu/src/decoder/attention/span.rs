@@ -1,8 +1,8 @@
-//! What queries find in one span of what they see.
+//! The results of queries over one span of the positions that they see.
 //!
-//! Scores, shares and sums of values are each computed for some queries at once, so that a key or
-//! a value is loaded for all of them. A score runs along its key, a sum of values along positions,
-//! each in one chain: so the same queries give the same bits in any company.
+//! Scores, shares and sums of values are computed for several queries at once, which share the load
+//! of each key or value. A score runs along its key, a sum of values along positions, each in one
+//! chain. Therefore a query gives the same bits whichever queries are computed with it.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::SPAN;
 use crate::decoder::lanes::{Array, LANES, LaneIsa, Lanes};
 use crate::tiled::exponentials::{EXPONENTIAL_FACTORS, hyperbolic_tangent};
 
-/// Below this the exponential is as good as nothing, and its exponent would leave a float's.
+/// Below this the exponential is negligible, and its exponent would not fit a float.
 const EXPONENT_MIN: f32 = -87.0;
 /// Added to a float it leaves the nearest whole number in the lowest bits.
 const ROUND: f32 = 12_582_912.0;
@@ -24,14 +24,14 @@ pub(super) struct Look {
     /// Numbers of a position.
     pub width: usize,
     pub scale: f32,
-    /// What scores stay below.
+    /// Bound on the scores.
     pub limit: Option<f32>,
     /// Each query, and the positions it sees.
     pub queries: Vec<(*const f32, Range<usize>)>,
 }
 
-/// Writes what the queries find in a span: their sums of values, their largest scores, and what
-/// their shares come to, which is zero where a query sees nothing of it.
+/// Writes the results of the queries over a span: their sums of values, their largest scores, and
+/// the sums of their shares, which are zero where a query sees no position of the span.
 #[expect(unsafe_code, reason = "built for each set of instructions")]
 pub(super) fn look(isa: LaneIsa, look: &Look, span: usize, found: &mut [f32]) {
     let within = |position: usize| position.saturating_sub(span * SPAN).min(SPAN);
@@ -82,7 +82,7 @@ unsafe fn look_256(job: &mut SpanLook<'_>) {
 struct SpanLook<'a> {
     look: &'a Look,
     span: usize,
-    /// Positions of the span up to the last that each query sees; none where it sees nothing.
+    /// Positions of the span up to the last that each query sees; 0 where it sees none.
     counts: Vec<usize>,
     /// The first of them that it sees.
     starts: Vec<usize>,
@@ -189,7 +189,7 @@ impl SpanLook<'_> {
         }
     }
 
-    /// Makes a query's scores shares: exponentials of what each is less than the largest.
+    /// Turns a query's scores into shares: exponentials of the differences from the largest.
     #[inline(always)]
     unsafe fn share<L: Lanes>(&mut self, query: usize) {
         let (queries, count) = (self.counts.len(), self.counts[query]);
@@ -218,7 +218,7 @@ impl SpanLook<'_> {
                 let less = L::floats(part.as_ptr()).plus(L::splat(-largest));
                 exponential(less).store(part.as_mut_ptr());
             }
-            // What is not seen has no share, not the least there is.
+            // A position that the query does not see has share zero, not the least share.
             shares[..start].fill(0.0);
             shares[count..].fill(0.0);
             let mut sum = L::splat(0.0);
@@ -309,8 +309,8 @@ impl SpanLook<'_> {
     }
 }
 
-/// Exponentials of what is not above zero: powers of two, and a polynomial of the rest of each
-/// exponent (Cephes' `expf`).
+/// Computes exponentials of values that are not above zero: powers of two, and a polynomial of the
+/// rest of each exponent (Cephes' `expf`).
 ///
 /// # Safety
 /// The processor has the instructions of `L`.

@@ -7,7 +7,7 @@ use super::{PatternMatch, SequenceMatcher, SequencePattern};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::sequences) struct Attention {
     pub heads: usize,
-    /// What scores are multiplied by before the mask is added.
+    /// Factor of the scores, applied before the mask is added.
     pub scale: f32,
     pub masked: bool,
 }
@@ -82,7 +82,7 @@ impl<'a> Walk<'_, 'a> {
         Some(index)
     }
 
-    /// What a transpose of these axes was given.
+    /// Returns the input of a transpose of these axes.
     fn turned(&mut self, name: &str, axes: &[i64]) -> Option<&'a str> {
         let index = self.reader.maker_for_one(name, "Transpose")?;
         let node = self.reader.node(index);
@@ -91,7 +91,7 @@ impl<'a> Walk<'_, 'a> {
         Some(given)
     }
 
-    /// Rows split into heads: what was split, how many heads, and features of each.
+    /// Returns the input of a split into heads, the number of heads, and the features of each.
     fn split(&mut self, name: &'a str) -> Option<(&'a str, i64, i64)> {
         let index = self.made(name, "Reshape")?;
         let node = self.reader.node(index);
@@ -147,7 +147,8 @@ impl<'a> Walk<'_, 'a> {
         Some((queries, keys))
     }
 
-    /// What is multiplied or divided by a number to make a value, if that is how it is made.
+    /// If a product or quotient with a number makes this value, returns the other operand;
+    /// otherwise returns the name itself.
     fn scaled(&mut self, name: &'a str) -> &'a str {
         let reader = self.reader;
         let by = |operator, index: usize| {

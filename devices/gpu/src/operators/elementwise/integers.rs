@@ -1,12 +1,12 @@
-//! Integers: those of 32 bits a word each, of 64 two where the device has such; narrower ones
-//! packed and computed with in 32, so that what leaves their range wraps when it is packed, as
-//! ONNX's do.
+//! Integers. Those of 32 bits take one word each, those of 64 two where the device has such
+//! numbers. Narrower ones are packed and computed in 32 bits, so that a value outside their range
+//! wraps when it is packed, as in ONNX.
 
 use souk_memory::DType;
 
 use crate::operators::elementwise::Map;
 
-/// What an operator does with one or two integers of 32 bits: with signed ones if `is_signed`.
+/// Returns the function of an operator on one or two 32-bit integers, signed if `is_signed`.
 pub(crate) fn of(operator: &str, is_signed: bool) -> Option<Map> {
     let expression = match (operator, is_signed) {
         ("Add" | "Sum", _) => "a + b",
@@ -47,8 +47,8 @@ pub(crate) fn plain(expression: &'static str, is_signed: bool) -> Map {
     }
 }
 
-/// `BitShift`: of what is moved by as many places as there are bits, or by fewer than none, nothing
-/// is left but, to the right, the sign.
+/// Returns the expression of `BitShift`. A shift by a negative count, or by the number of bits or
+/// more, leaves only the sign (to the right) or zero.
 pub(crate) fn shift(to_left: bool, dtype: DType) -> &'static str {
     match (to_left, dtype) {
         (true, DType::I32) => "select(a << u32(b), 0, b < 0 || b >= 32)",
@@ -62,8 +62,8 @@ pub(crate) fn shift(to_left: bool, dtype: DType) -> &'static str {
     }
 }
 
-/// `Pow` of integers by integers of so many bits: what is not whole is cut off, what leaves their
-/// range wraps.
+/// Returns the expression of `Pow` of integers by integers of this many bits: fractions are cut
+/// off, and values outside the range wrap.
 pub(crate) fn power(base_is_signed: bool, exponent_is_signed: bool, bits: usize) -> String {
     let expression = match (base_is_signed, exponent_is_signed) {
         (true, true) => "signed_power(a, b)",
@@ -114,7 +114,7 @@ fn test(expression: &'static str, is_signed: bool) -> Map {
     }
 }
 
-/// What integers are computed with as.
+/// Returns the type in which the device computes with integers.
 fn word(is_signed: bool) -> DType {
     if is_signed { DType::I32 } else { DType::U32 }
 }

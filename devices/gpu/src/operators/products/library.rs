@@ -1,4 +1,4 @@
-//! Products by the maker's library: what it is given, where it takes it.
+//! Products by the maker's library: its arguments, and the products that it takes.
 
 use souk_cuda as cuda;
 use souk_cuda::{Side, Sums, even_stride};
@@ -41,7 +41,7 @@ pub(crate) fn library_product(
     };
     wanted.sums = sums(step.call.node);
     let then = step.tail.then.as_ref();
-    // The library's ReLU makes 0 of what is no number, which is to pass through: ours does it.
+    // The library's ReLU turns NaN into 0, but NaN must pass through: our kernel does that.
     let known = then.and_then(|then| then.known);
     wanted.known = match known {
         Some(FusedFunction::GeluTanh) => Some(cuda::FusedFunction::GeluTanh),
@@ -64,9 +64,9 @@ pub(crate) fn library_product(
 /// The most bytes that an image is unfolded to.
 const UNFOLDED_MAX: usize = 512 << 20;
 
-/// A convolution as a product of its weights with the image, which is unfolded first unless its
-/// window is one place; if the library takes it. The sizes are those that the kernels of
-/// convolutions are told.
+/// Computes a convolution as a product of its weights with the image, if the library takes it.
+/// Unfolds the image first unless the window is one place. The sizes are the arguments of the
+/// convolution kernels.
 pub(crate) fn library_conv(
     step: &mut Step<'_, '_>,
     [input, weights]: [&Array; 2],
@@ -240,9 +240,9 @@ pub(crate) struct Bytes {
     pub right: Array,
 }
 
-/// A product of bytes if the library takes it: of rows with a matrix, the depth and the columns of
-/// which are fours. What moves unsigned bytes into the signed range is exclusive or with these
-/// words.
+/// Computes a product of bytes, if the library takes it: rows with a matrix whose depth and columns
+/// are multiples of four. An exclusive or with the `flip` words moves unsigned bytes into the
+/// signed range.
 pub(crate) fn bytes_product(
     step: &mut Step<'_, '_>,
     [left, right]: [&Array; 2],
@@ -345,7 +345,7 @@ fn sums(node: &NodeProto) -> Sums {
     }
 }
 
-/// A product as the library is told of it, if its operands lie as that wants them.
+/// Returns the library's description of a product, if its operands lie as the library requires.
 fn spelt(product: &Product<'_>, result: &Array) -> Option<cuda::Product<Stretch>> {
     let side = |operand: &Operand<'_>| {
         let stride = even_stride(&product.batch, &operand.batch)?;
@@ -358,7 +358,7 @@ fn spelt(product: &Product<'_>, result: &Array) -> Option<cuda::Product<Stretch>
     }
     let bias = match &product.added {
         None => None,
-        // One for each column is what the library adds itself.
+        // The library itself adds one value per column.
         Some(added) if added.row == 0 && added.column == 1 && product.share == 1.0 => {
             Some(added.array.buffer.get().whole())
         }

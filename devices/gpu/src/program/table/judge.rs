@@ -21,7 +21,7 @@ use crate::operators::scatter::is_known;
 pub(crate) enum Takeover {
     /// None: they are sizes and masks of something else.
     Nothing,
-    /// Those of 32 bits or fewer; what has 64 are sizes.
+    /// Types of 32 bits or fewer; 64-bit values are sizes.
     Narrow,
     /// All that it can.
     All,
@@ -70,7 +70,7 @@ impl<'a> Judge<'a> {
         Ok(side)
     }
 
-    /// The host has what it makes itself.
+    /// Records that the host has the outputs it computes itself.
     fn follow(&mut self, node: &'a NodeProto) {
         let outputs = node.output.iter().map(String::as_str);
         self.on_host.extend(outputs.filter(|name| !name.is_empty()));
@@ -156,7 +156,7 @@ impl<'a> Judge<'a> {
         let is_real = is_float || (dtype == DType::F64 && doubles.floats);
         let is_integer = is_whole(dtype) || (is_long(dtype) && doubles.integers);
         let is_number = is_real || is_integer;
-        // Without such numbers what has 64 bits is exact only if the device counted or widened it.
+        // Without 64-bit numbers, a value is exact only if the device counted or widened it.
         let moved = is_number
             || dtype == DType::Bool
             || is_quantised(dtype)
@@ -241,8 +241,8 @@ impl Judge<'_> {
         }
     }
 
-    /// What is dropped at random two machines drop alike by a seed alone: without one nothing must
-    /// be, for sure.
+    /// Refuses random dropout without a seed: only with a seed do two machines drop the same
+    /// elements.
     fn check_dropout(&self, node: &NodeProto, doubles: Doubles) -> Result<(), UnsupportedReason> {
         let weight = |index| {
             node.input_name(index)
@@ -273,7 +273,7 @@ impl Judge<'_> {
         }
     }
 
-    /// Attributes of what quantises or gives back.
+    /// Checks the attributes of a node that quantises or dequantises.
     fn check_scales(
         &self,
         node: &NodeProto,
@@ -303,8 +303,8 @@ pub(crate) fn is_float(dtype: DType) -> bool {
     dtype == DType::F32 || is_half(dtype)
 }
 
-/// Whether the device casts one type to another. What has 64 bits that it has not comes from the
-/// host; a float of 64 is made of what 32 hold.
+/// Whether the device casts one type to another. 64-bit values that the device cannot hold come
+/// from the host; a 64-bit float is made of values of 32 bits.
 fn check_cast(
     from: Option<DType>,
     to: Option<DType>,

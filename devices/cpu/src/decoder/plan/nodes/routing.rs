@@ -1,4 +1,4 @@
-//! Nodes that choose experts for each row, and what is made of them.
+//! Nodes that choose experts for each row, and the uses of that choice.
 
 use souk_onnx::NodeProto;
 
@@ -26,7 +26,7 @@ impl Reader<'_> {
         Some(stack)
     }
 
-    /// A weight of 32-bit floats, or what a node made of a weight.
+    /// Returns a weight of 32-bit floats, or a stack that a node made of a weight.
     fn stack_of(&mut self, name: &str) -> Option<ExpertStack> {
         match self.named(name) {
             Some(Meaning::Experts(stack)) => Some(stack),
@@ -92,7 +92,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Shares by what they come to, which nobody else reads: the choice itself makes them so.
+    /// Divides shares by their sum, if no other node reads them: the choice itself then scales
+    /// them.
     pub(super) fn divide(&mut self, node: &NodeProto) -> Option<Meaning> {
         let part = |index: usize| match self.named(node.input_name(index)?)? {
             Meaning::Choice(choices, part) => Some((choices, part)),
@@ -140,7 +141,7 @@ impl Reader<'_> {
         };
         let matrix = &self.matrices[experts.matrix];
         let ([columns, depth], is_blocks) = (matrix.checked()?, matrix.kind()?.is_blocks());
-        // Whoever chose them chose among as many as there are matrices.
+        // The choice must be among as many experts as there are matrices.
         let chosen = self.steps[self.makers[choices]].reads[0];
         let fits = self.widths[value] == parts * depth
             && self.widths[chosen] == experts.count
