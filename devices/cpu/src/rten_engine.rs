@@ -19,7 +19,7 @@ use souk_vocabulary::processor::RunError;
 
 use super::rten_rewrite;
 
-/// What errors call this engine.
+/// Name of this engine in errors.
 pub const ENGINE: &str = "rten";
 /// rten takes external data only from files whose names end so.
 const EXTERNAL_SUFFIX: &str = ".data";
@@ -38,7 +38,8 @@ pub(super) struct RtenModel {
 }
 
 impl RtenModel {
-    /// Loads a model that gives `outputs`, any values of it; rten rewrites it only if told to.
+    /// Loads a model that returns `outputs`, any of its values; rten rewrites it only if `optimise`
+    /// is set.
     pub fn load_with(
         graph: &Graph,
         threads: Arc<ThreadPool>,
@@ -284,10 +285,10 @@ impl<T> ShapeVec for rten_tensor::Tensor<T> {
     }
 }
 
-/// What `engine` returns, or what it said when it panicked.
+/// Returns the result of `engine`, or the message of its panic.
 pub(super) fn caught<T>(engine: impl FnOnce() -> T) -> Result<T, String> {
-    // A model is only read by a run and dropped when loading fails, and the values of a failed run
-    // are dropped with it, so nothing half-made is seen.
+    // A run only reads the model, a failed load drops it, and a failed run drops its values, so no
+    // code sees half-made state.
     catch_unwind(AssertUnwindSafe(engine)).map_err(|panic: Box<dyn Any + Send>| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         text.or_else(|| panic.downcast_ref::<String>().cloned())

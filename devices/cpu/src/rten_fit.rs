@@ -1,9 +1,9 @@
-//! Which nodes rten runs exactly as ONNX says.
+//! The nodes that rten runs exactly as ONNX defines.
 //!
 //! rten computes in `f32`, `i32`, `i8` and `u8` only: it narrows `i64`, `bool`, `f64` and `f16`
-//! when it loads a model. So a node is given to it only where that cannot change a value: where
-//! 64-bit integers are merely moved, compared or counted (inputs are checked at each run), or are
-//! sizes. Everything else is left to the reference kernels.
+//! when it loads a model. So rten gets a node only where narrowing cannot change a value: where a
+//! node merely moves, compares or counts 64-bit integers (each run checks the inputs), or they are
+//! sizes. The reference kernels run all other nodes.
 
 use std::collections::BTreeSet;
 
@@ -33,12 +33,12 @@ const SOFTMAX_OPSET_MIN: i64 = 13;
 /// Integer arithmetic that keeps sizes small.
 const SIZE_ARITHMETIC: &[&str] = &["Add", "Div", "Mul", "Sub"];
 
-/// Nodes of a graph judged in order: what is small enough to compute with is followed along.
+/// Judges the nodes of a graph in order, and follows which values are small enough to compute with.
 pub(super) struct Fit<'a> {
     graph: &'a Graph,
     types: &'a Types,
     opset: i64,
-    /// What is known of the values' dimensions: rten gets products of tensors and vectors wrong.
+    /// The known dimensions of the values: rten gets products of tensors and vectors wrong.
     ranks: Ranks,
     /// Integer values made of sizes and small constants.
     small: BTreeSet<&'a str>,
@@ -96,7 +96,7 @@ impl<'a> Fit<'a> {
         if let Some(&dtype) = types.iter().find(|dtype| !is_narrowed_exactly(**dtype)) {
             return reason(dtype);
         }
-        // A slice's bounds are clamped to the extent, so cutting them to 32 bits changes nothing.
+        // A slice clamps its bounds to the extent, so narrowing them to 32 bits changes nothing.
         let is_wide = |name: &String| self.wide.contains(name.as_str());
         if node.op_type() != "Slice" && node.input.iter().any(is_wide) {
             return Err(UnsupportedReason::IntegerRange);

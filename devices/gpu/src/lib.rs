@@ -44,8 +44,7 @@ use memory::GpuMemory;
 use program::{GpuProgram, custom, table};
 pub use traffic::TrafficTotals;
 
-/// Whether GPUs run an operator of this name, in what types so ever; the host does some of it for
-/// them.
+/// Whether GPUs run an operator of this name, in any types; the host may do part of it for them.
 #[must_use]
 pub fn has_operator(node: &NodeProto) -> bool {
     match node.operator_domain().is_empty() {
@@ -64,7 +63,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// A GPU over a device just opened, with what lies between its memory and the host's.
+    /// Creates a GPU over a newly opened device, with the link between its memory and the host's.
     fn over(profile: Profile, context: Context, host_link: Path) -> Self {
         let context = Arc::new(context);
         Self {
@@ -90,7 +89,7 @@ impl Gpu {
         self.context.traffic().moved()
     }
 
-    /// The same GPU with what it was measured to do when it was opened before.
+    /// Replaces the profile by one that was measured when the device was opened before.
     #[must_use]
     pub fn described(mut self, profile: Profile) -> Self {
         self.profile = profile;
@@ -98,17 +97,17 @@ impl Gpu {
         self.within(memory_bytes_max)
     }
 
-    /// The same with what copies to the host and back showed of the link to it.
+    /// Adds measurements of the link to the host, taken from copies.
     #[must_use]
     pub fn noting(mut self, timed: &[Link]) -> Self {
         self.memory.note(timed);
         self
     }
 
-    /// Opens an adapter whose throughput nobody asks about.
+    /// Opens an adapter without measuring its throughput.
     ///
     /// # Errors
-    /// [`OpenError`] if the driver refuses.
+    /// Returns an [`OpenError`] if the driver refuses.
     pub fn unmeasured(adapter: &Adapter, config: GpuConfig) -> Result<Self, OpenError> {
         let context = adapter.open(config)?;
         let profile = adapter.profile();

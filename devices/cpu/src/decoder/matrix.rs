@@ -14,14 +14,14 @@ use crate::tiled::aligned::AlignedFloats;
 
 /// Numbers of a row that share a scale.
 pub(super) const BLOCK: usize = 32;
-/// Bytes that each row has in a group: what one instruction adds up.
+/// Bytes of each row in a group: those that one instruction sums.
 const GROUP: usize = 4;
-/// What integers of 8 bits are kept with, so that they have no sign.
+/// Offset of stored 8-bit integers, which makes them unsigned.
 const ABOVE_EIGHTS: u8 = 128;
 /// The same of 4 bits.
 const ABOVE_FOURS: u8 = 8;
 
-/// How a matrix is kept.
+/// The storage format of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Floats of 32 bits.
@@ -36,7 +36,7 @@ pub(super) enum Kind {
     Fours,
 }
 
-/// What a matrix is made of.
+/// The source of a matrix's numbers.
 #[derive(Clone, Debug)]
 pub(super) enum MatrixSource {
     /// Floats, `[rows, depth]`.

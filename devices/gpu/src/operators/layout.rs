@@ -8,7 +8,7 @@ use crate::error::GpuError;
 use crate::recording::{Array, Groups, Step, word};
 use crate::shaders::{copy, take};
 
-/// What lies outside a source's dimension.
+/// The values outside a source's dimension.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outside {
     Nothing = 0,
@@ -63,7 +63,7 @@ fn record(
     )
 }
 
-/// What the copying kernel is told: its sizes, the first of them how many elements there are.
+/// Returns the arguments of the copying kernel; the first is the number of elements.
 fn told(axes: &[Axis], (first, to): (usize, usize), fill: u32) -> Vec<usize> {
     let count = axes.iter().map(|axis| axis.size).product();
     let mut sizes = vec![count, axes.len(), first, to, fill as usize];
