@@ -1,7 +1,7 @@
 //! The work of the bodies of `If`, `Loop` and `Scan`, from one round of each.
 //!
-//! A round is run by the reference kernels on what a run of the whole graph made around it, so that
-//! every size within is known.
+//! The reference kernels run a round on the values that a run of the whole graph computed around
+//! it, so that every size in it is known.
 
 use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;

@@ -1,9 +1,9 @@
-//! Networks over images on kernels of our own: convolutions, pools, and what lies between them.
+//! Networks over images on kernels of our own: convolutions, pools, and the operators between them.
 //!
-//! rten multiplies large matrices as well as anyone, but takes two to four times as long as the
-//! best over convolutions. Here images lie channels last, a convolution reads them where they lie,
+//! rten multiplies large matrices as fast as any library, but takes two to four times as long as
+//! the best over convolutions. Here images lie channels last, a convolution reads them in place,
 //! normalisation and activations are part of the convolution before them, and threads go from step
-//! to step without meeting a scheduler. What this engine has no operator for runs elsewhere.
+//! to step without a scheduler. If this engine has no operator for a node, another engine runs it.
 
 mod filters;
 mod layout;
@@ -308,7 +308,7 @@ fn packed(isa: Isa, convolution: &mut Convolution, packs: &mut PackedWeights) ->
     Some((dims, Arc::new(packed)))
 }
 
-/// The weights of a convolution that are given in a run.
+/// Packs the weights of a convolution that are inputs of the run.
 fn given(
     isa: Isa,
     convolution: &Convolution,

@@ -1,8 +1,8 @@
 //! The CPU of this machine, running ONNX through rten and, where that is not exact, through
 //! reference kernels.
 //!
-//! A subgraph is refused when it is compiled if any of its nodes could give another result than
-//! ONNX defines, so what runs is right.
+//! The compiler refuses a subgraph if any of its nodes could give another result than ONNX defines,
+//! so every result is right.
 //!
 //! A subgraph is any ONNX model:
 //!
@@ -332,7 +332,7 @@ struct Effort {
 }
 
 impl Effort {
-    /// Returns the part of it that some of its rows took.
+    /// Returns its part for some of the rows.
     fn share(self, part: f64) -> Self {
         let energy = self.energy.map(|energy| Energy {
             joules: energy.joules * part,

@@ -1,9 +1,9 @@
 //! Networks over sequences on kernels of our own: products with weights of the model, attention,
-//! normalisation, and what lies between them.
+//! normalisation, and the operators between them.
 //!
-//! Weights are packed once, biases, activations and sums are part of the product before them,
-//! attention never writes its scores out or turns its heads, and threads go from stage to stage
-//! without meeting a scheduler. What this engine has no operator for runs elsewhere.
+//! Weights are packed once. Biases, activations and sums are part of the product before them.
+//! Attention never writes its scores out or transposes its heads, and threads go from stage to
+//! stage without a scheduler. If this engine has no operator for a node, another engine runs it.
 
 mod execution_plan;
 mod patterns;

@@ -58,7 +58,7 @@ impl WasmNodes {
         Ok(Self(compiled))
     }
 
-    /// Runs them in order, adding what they give to the scope.
+    /// Runs the nodes in order, and adds their outputs to the scope.
     pub(super) fn run(&self, scope: &mut Scope, weights: &Scope) -> Result<(), RunError> {
         for node in &self.0 {
             let made = node

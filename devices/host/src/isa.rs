@@ -53,7 +53,7 @@ impl Isa {
         }
     }
 
-    /// Most vectors of filters that a tile is wide: what the registers hold.
+    /// Returns the greatest width of a tile in vectors of filters, which the registers bound.
     #[must_use]
     pub fn tile_vectors_max(self) -> usize {
         match self {

@@ -6,7 +6,7 @@
 use super::lanes::LANES;
 use crate::tiled::aligned::AlignedFloats;
 
-/// What a cache is looked at for.
+/// How attention reads a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CacheOrder {
     /// Keys: number by number of sixteen positions.
@@ -63,8 +63,8 @@ impl CacheShape {
         }
     }
 
-    /// A cache of `[heads, room, width]` floats. What is zero stays untouched: pages of an empty
-    /// cache come as they are used.
+    /// Returns a cache of `[heads, room, width]` floats. Does not write zeros, so the system
+    /// allocates the pages of an empty cache only on use.
     pub fn packed(&self, floats: &[f32]) -> AlignedFloats {
         let mut cache = AlignedFloats::zeros(self.heads * self.head_floats());
         for (row, from) in floats.chunks_exact(self.width.max(1)).enumerate() {

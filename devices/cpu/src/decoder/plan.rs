@@ -53,7 +53,7 @@ pub(super) struct DecoderOutput {
 pub(super) enum OutputKind {
     /// All of them.
     Rows,
-    /// Those of them that the input `told` selects.
+    /// Those that the input `told` selects.
     Told,
     /// The token that is drawn from each.
     Drawn,

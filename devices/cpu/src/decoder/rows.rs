@@ -11,8 +11,8 @@ use crate::tiled::vectors::pass;
 const ROUND: f32 = 12_582_912.0;
 /// The largest byte of a block.
 const BYTE_MAX: f32 = 127.0;
-/// Twice the root of two by pi, and what the cube of a number adds to it: Gauss' curve by its
-/// hyperbolic tangent.
+/// Constants of the hyperbolic tangent's approximation of GELU: twice the root of two by pi, and
+/// the factor of the cube.
 const GAUSS_SLOPE: f32 = 1.595_769;
 const GAUSS_BEND: f32 = 0.044_715;
 /// Numbers compared side by side.

@@ -8,7 +8,8 @@ const SUMS: usize = 64;
 const EXPONENT_MIN: f32 = -87.3;
 
 pass! {
-    /// Exponentials of what each value is less than the largest; `total` is what they come to.
+    /// Replaces each value by the exponential of its difference from the largest; adds them to
+    /// `total`.
     fn exponentials(row: &mut [f32], total: &mut f32) {
         let larger = |held: f32, value: f32| if value > held { value } else { held };
         let largest = folded(row, f32::NEG_INFINITY, larger, larger);

@@ -4,7 +4,7 @@ use souk_onnx::graph::Graph;
 
 use super::values::{Value, Values};
 
-/// A graph as steps; `A` is what a step does.
+/// A graph as steps; `A` is the operation of a step.
 #[derive(Debug)]
 pub(crate) struct Plan<A> {
     pub steps: Vec<Step<A>>,
@@ -50,7 +50,7 @@ impl<'a, A> Drafter<'a, A> {
         });
     }
 
-    /// The step that makes a value nobody but the node at hand reads.
+    /// Returns the step that makes a value, if only the current node reads the value.
     pub fn maker_for_one(&mut self, value: Value) -> Option<&mut Step<A>> {
         let maker = self.values.maker_for_one(value)?;
         Some(&mut self.steps[maker])

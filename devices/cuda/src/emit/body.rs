@@ -10,8 +10,8 @@ use naga::{
 
 use super::{EmitError, WRITTEN, Writer, literal, scalar_name};
 
-/// A function being written. Expressions are kept under names of their own, in naga's order, so
-/// that what is read is read where WGSL says.
+/// A function under translation. Each expression becomes a named constant, in naga's order, so that
+/// reads happen where WGSL defines them.
 pub(super) struct Body<'w, 'a> {
     pub writer: &'w mut Writer<'a>,
     pub function: &'w Function,

@@ -39,7 +39,7 @@ pub(crate) fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::Bf16)
 }
 
-/// The functions `widened` and `narrowed` of a type of 16 bits; nothing for another.
+/// Returns the functions `widened` and `narrowed` of a 16-bit type; an empty string for another.
 pub(crate) fn functions(dtype: DType) -> &'static str {
     match dtype {
         DType::F16 => F16,

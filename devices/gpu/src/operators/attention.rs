@@ -1,8 +1,8 @@
 //! Attention without its matrix of scores, and rotary positions.
 //!
-//! A workgroup makes one query's row: it goes over the keys 64 at a time, a thread a key, keeps the
-//! largest score and the sum of exponentials so far, and rescales what it has when the largest
-//! grows. Heads are found by steps, so inputs of three dimensions are read as they lie.
+//! A workgroup computes one query's row. It goes over the keys 64 at a time, a thread a key, keeps
+//! the largest score and the sum of exponentials so far, and rescales its sums when the largest
+//! grows. Kernels find heads by strides, so they read inputs of three dimensions in place.
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;

@@ -18,7 +18,8 @@ use crate::driver::{Launch, Stretch};
 use crate::error::GpuError;
 use crate::recording::{Array, Groups, Step};
 
-/// Bytes of source: beyond any kernel written by hand, well below what a compiler chokes on.
+/// Upper bound on the bytes of a source: beyond any kernel written by hand, well below the size
+/// that overloads a compiler.
 pub(crate) const SOURCE_BYTES_MAX: usize = 256 << 10;
 
 /// Whether a node is one.
@@ -124,7 +125,7 @@ pub(crate) fn record(step: &mut Step<'_, '_>, graph: &Graph) -> Result<Vec<Array
             .checked_mul(4)
             .filter(|&it| it as u64 <= step.stream.context.bytes_max);
         let bytes = bytes.ok_or(KernelError::TooLarge(count as u128))?;
-        // Zeroed: what another run left there is nobody's business.
+        // Clear the output, because a kernel must not see the data of another run.
         outputs.push(step.stream.words(dtype, dims, &vec![0; bytes])?);
     }
     let groups = match groups_stated(node)? {

@@ -30,7 +30,7 @@ impl Matrix {
         scales.map_or([1, 0], |it| [it.block, it.array.dims[1]])
     }
 
-    /// What a kernel is bound to.
+    /// Returns the arrays to bind to a kernel.
     pub fn arrays(&self) -> Vec<&Array> {
         let scales = self.scales.iter().map(|it| &it.array);
         std::iter::once(&self.values).chain(scales).collect()

@@ -1,9 +1,9 @@
-//! Functions that expressions of single elements use beside those of WGSL.
+//! Functions for expressions of single elements that WGSL lacks.
 
 use super::doubles::POWERS;
 use super::prelude;
 
-/// Functions the expressions use beside those of WGSL.
+/// Functions that the expressions use in addition to those of WGSL.
 pub(crate) const FUNCTIONS: &str = r"
 fn log1p(x: f32) -> f32 {
   if (abs(x) < 0.3) {

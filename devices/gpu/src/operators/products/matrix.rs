@@ -1,8 +1,8 @@
-//! Products with a matrix that is read as it lies, and rows of it.
+//! Products with a matrix in its stored form, and rows of it.
 //!
-//! A few rows, such as a token's, are multiplied by a workgroup for each element of the result, so
-//! that a matrix goes by once; more of them in tiles. Blocks and halves are widened where they are
-//! read, so they take the memory and the bandwidth that they have.
+//! For a few rows, such as a token's, a workgroup computes each element of the result, so that the
+//! kernel reads the matrix once; for more rows it uses tiles. Kernels widen blocks and halves as
+//! they read them, so narrow weights save memory and bandwidth.
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;
