@@ -109,11 +109,11 @@ impl Cpu {
         }))
     }
 
-    /// The exact work of each node of a subgraph on inputs of these shapes, found by running it
-    /// once and looking at every value.
+    /// Computes the exact work of each node on inputs of these shapes: runs the subgraph once and
+    /// looks at every value.
     ///
     /// # Errors
-    /// Those of compiling and running.
+    /// Returns the errors of compiling and running.
     pub fn work_of(
         &self,
         subgraph: &Subgraph,

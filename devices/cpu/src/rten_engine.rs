@@ -30,7 +30,7 @@ const LENT_BYTES_MIN: usize = 1024;
 pub(super) struct RtenModel {
     // Dropped before `lent`, whose bytes it refers to: fields drop in the order they are declared.
     model: Model,
-    /// Weights the model refers to. Never changed and never given away.
+    /// Weights that the model refers to; they never change and never leave this value.
     _lent: Vec<Tensor>,
     threads: Arc<ThreadPool>,
     inputs: Vec<(Port, Option<NodeId>)>,
@@ -107,7 +107,7 @@ impl RtenModel {
     }
 }
 
-/// Puts the weights into `proto`, the larger ones as data lent to rten; gives those lent.
+/// Puts the weights into `proto`, and lends the larger ones to rten; returns those lent.
 fn lend(graph: &Graph, proto: &mut ModelProto, options: &mut ModelOptions) -> Vec<Tensor> {
     let mut lent = Vec::new();
     let target = proto.graph.get_or_insert_default();
@@ -179,10 +179,11 @@ enum InputElements<'a> {
 }
 
 impl<'a> InputValue<'a> {
-    /// The value of an input, which is converted where rten has not its type.
+    /// Reads an input, and converts it where rten lacks its type.
     ///
     /// # Errors
-    /// [`RunError`]: another type than the input's, or an integer beyond 32 bits.
+    /// Returns a [`RunError`] if the tensor has another type than the input, or an integer beyond
+    /// 32 bits.
     pub fn new(id: NodeId, port: &Port, tensor: &'a Tensor) -> Result<Self, RunError> {
         let checked = "the type was matched";
         let values = match tensor.dtype() {
@@ -238,7 +239,7 @@ fn narrowed(port: &Port, values: &[i64]) -> Result<Vec<i32>, RunError> {
     values.iter().map(narrow).collect()
 }
 
-/// A value of rten's in the type the model gives it.
+/// Converts a value of rten to the type in the model.
 pub fn tensor(port: &Port, value: Value) -> Result<Tensor, RunError> {
     let failed = |reason: String| RunError::Engine {
         engine: ENGINE,

@@ -24,7 +24,7 @@ const CLIP_OPSET_MIN: i64 = 11;
 /// Paddings, strides and the like beyond this are no picture's.
 const ATTRIBUTE_MAX: u64 = 1 << 14;
 
-/// Elements that stated sizes may come to.
+/// Upper bound on the elements that stated sizes may imply.
 const ELEMENTS_MAX: i64 = 1 << 29;
 
 /// Before this version a softmax went over all dimensions from its axis on.
@@ -169,7 +169,7 @@ impl<'a> Fit<'a> {
         lists.flatten().any(is_large) || product.is_none_or(|product| product > ELEMENTS_MAX)
     }
 
-    /// Notes whether a node's outputs are sizes or made of sizes.
+    /// Records whether a node's outputs are sizes or computed from sizes.
     fn follow_sizes(&mut self, node: &'a NodeProto) {
         if node.op_type() == "Constant"
             && let (Some(output), Some(values)) = (node.output.first(), constant_integers(node))

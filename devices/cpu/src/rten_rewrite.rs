@@ -6,7 +6,7 @@
 
 use souk_onnx::{AttributeProto, NodeProto};
 
-/// Nodes for rten that give the same values under the same names.
+/// Returns nodes for rten that compute the same values under the same names.
 pub(super) fn rewritten(nodes: &[NodeProto]) -> Vec<NodeProto> {
     let mut rewritten = Vec::with_capacity(nodes.len());
     for node in nodes {

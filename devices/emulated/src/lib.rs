@@ -76,11 +76,11 @@ pub struct EmulatedConfig {
     pub pace: Pace,
     /// Real speed as a factor of the profile's: 0.5 takes twice the time.
     pub speed: f64,
-    /// The largest part by which a run takes longer or shorter, 0 to below 1.
+    /// Largest part by which a run takes longer or shorter, 0 to below 1.
     pub jitter: f64,
     /// The part of runs that fail, 0 to 1.
     pub failures: f64,
-    /// Decides jitter and failures: the same seed gives the same runs.
+    /// Decides jitter and failures: an equal seed gives equal runs.
     pub seed: u64,
 }
 
@@ -194,7 +194,7 @@ impl EmulatedDevice {
         self.state.copies.copied()
     }
 
-    /// The same device, which asks `infer` before it finds the sizes of values by a run.
+    /// Returns the same device, which calls `infer` before it resorts to a run to find sizes.
     #[must_use]
     pub fn inferring(mut self, infer: Arc<Infer>) -> Self {
         self.infer = Some(infer);
@@ -295,7 +295,7 @@ impl Drop for EmulatedProgram {
 }
 
 impl EmulatedProgram {
-    /// The modelled time and energy of a run on these inputs.
+    /// Returns the modelled time and energy of a run on these inputs.
     fn modelled(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Estimate, RunError> {
         let shapes: Vec<Vec<usize>> = inputs.values().map(|input| input.dims().to_vec()).collect();
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);

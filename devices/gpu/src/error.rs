@@ -58,7 +58,7 @@ impl GpuError {
         }
     }
 
-    /// This failure as one of a run, on the device called `device`, at `node` if at one.
+    /// Returns this failure as one of a run, on the device called `device`, and at `node` if known.
     pub fn at(self, device: &str, node: Option<&NodeProto>) -> RunError {
         let device = device.to_owned();
         match (self, node) {

@@ -1,7 +1,8 @@
-//! How caches lie in memory.
+//! The layout of caches in memory.
 //!
 //! Sixteen positions of a head's keys lie side by side, so that a query meets sixteen at once and
-//! no sum runs across a vector. A position's values lie one behind the other, up to whole vectors.
+//! no sum runs across a vector. A position's values lie one after the other, padded to whole
+//! vectors.
 
 use super::lanes::LANES;
 use crate::tiled::aligned::AlignedFloats;

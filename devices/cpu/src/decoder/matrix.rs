@@ -18,7 +18,7 @@ pub(super) const BLOCK: usize = 32;
 const GROUP: usize = 4;
 /// Offset of stored 8-bit integers, which makes them unsigned.
 const ABOVE_EIGHTS: u8 = 128;
-/// The same of 4 bits.
+/// Offset of stored 4-bit integers, which makes them unsigned.
 const ABOVE_FOURS: u8 = 8;
 
 /// The storage format of a matrix.
@@ -78,7 +78,7 @@ impl MatrixSource {
         tensor.dims().try_into().ok()
     }
 
-    /// Rows and depth, if products take a matrix of these.
+    /// Returns the rows and the depth, if products take a matrix from this source.
     pub fn checked(&self) -> Option<[usize; 2]> {
         let [rows, depth] = self.sizes()?;
         let fits = match self {

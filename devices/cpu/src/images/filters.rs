@@ -42,7 +42,7 @@ pub(super) enum PackedFilters {
         /// Filters of a group; no panel has those of two.
         group_filters: usize,
     },
-    /// One filter for each channel: taps one after another.
+    /// One filter for each channel, tap by tap.
     Depthwise {
         weights: Vec<f32>,
         scale: Vec<f32>,

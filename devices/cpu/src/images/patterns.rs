@@ -48,7 +48,7 @@ pub(super) enum Pooling {
 /// An operator of the engine, found as one node.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ImagePattern {
-    /// A convolution with the weights and bias of these names.
+    /// A convolution; the fields name its weights and bias.
     Convolve {
         weights: String,
         bias: Option<String>,
@@ -63,9 +63,9 @@ pub(super) enum ImagePattern {
     Sum,
     Bound(Bounds),
     Pool(Pooling),
-    /// The same over all places.
+    /// A pool over all places.
     PoolAll(Pooling),
-    /// Channels one after another.
+    /// Concatenates channels.
     Concat,
     /// Nothing.
     Same,
@@ -134,7 +134,7 @@ impl<'a> ImageMatcher<'a> {
         }
     }
 
-    /// Whether a value is a batch of images in 32-bit floats, given or made in a run.
+    /// Whether a value is a batch of images in 32-bit floats, and an input or a result of the run.
     fn is_image(&self, name: &str) -> bool {
         self.ranks.rank(name) == Some(RANK)
             && self.graph.dtypes.get(name) == Some(&DType::F32)

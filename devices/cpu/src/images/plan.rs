@@ -18,7 +18,7 @@ pub(super) type ImagePlan = Plan<ImageAction>;
 /// The operation of a step.
 #[derive(Debug)]
 pub(super) enum ImageAction {
-    /// Its second input, if there is one, is added to the result.
+    /// A convolution, which adds its second input, if any, to the result.
     Convolve(Convolution),
     Scale {
         factor: Vec<f32>,

@@ -1,4 +1,4 @@
-//! The stages of a run and how the work of each is divided among threads.
+//! The stages of a run and the division of their work among threads.
 
 use std::ops::Range;
 use std::sync::Arc;

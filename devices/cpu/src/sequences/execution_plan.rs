@@ -44,7 +44,7 @@ pub(super) enum ValuePlace {
     /// An input by its index, which steps read in place.
     Given(usize),
     Buffer(usize),
-    /// An output, by number: made where it is handed out.
+    /// An output by its index, written in the tensor that the run returns.
     Result(usize),
 }
 
@@ -74,7 +74,7 @@ pub(super) fn rows(dims: &[usize]) -> usize {
 }
 
 impl SequenceExecutionPlan {
-    /// Lays a plan out; `None` if these sizes are for another engine to judge.
+    /// Lays a plan out; returns `None` if another engine must judge these sizes.
     pub fn new(
         isa: Isa,
         plan: &SequencePlan,

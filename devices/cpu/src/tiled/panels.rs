@@ -72,7 +72,7 @@ pub(crate) fn by_column(isa: Isa, panels: &[Panel], of: impl Fn(usize) -> f32) -
 }
 
 impl PackedMatrix {
-    /// Packs `depth` rows; `fill` gives a panel's columns of one of them.
+    /// Packs `depth` rows; `fill` writes a panel's columns of one row.
     pub fn new(
         isa: Isa,
         panels: Vec<Panel>,

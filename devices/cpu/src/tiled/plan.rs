@@ -8,9 +8,9 @@ use super::values::{Value, Values};
 #[derive(Debug)]
 pub(crate) struct Plan<A> {
     pub steps: Vec<Step<A>>,
-    /// Values given in a run, by name.
+    /// Inputs of a run by name.
     pub inputs: Vec<(String, Value)>,
-    /// Values wanted of a run, by name.
+    /// Outputs of a run by name.
     pub outputs: Vec<(String, Value)>,
     pub values: usize,
 }
@@ -40,7 +40,7 @@ impl<'a, A> Drafter<'a, A> {
         }
     }
 
-    /// A step that makes a value of this name.
+    /// Adds a step that makes a value of this name.
     pub fn push(&mut self, action: A, inputs: Vec<Value>, name: &str) {
         let output = self.values.made(name, Some(self.steps.len()));
         self.steps.push(Step {
@@ -56,7 +56,7 @@ impl<'a, A> Drafter<'a, A> {
         Some(&mut self.steps[maker])
     }
 
-    /// The plan; `None` if the graph wants a value that no step makes.
+    /// Returns the plan; `None` if no step makes an output of the graph.
     pub fn finish(self) -> Option<Plan<A>> {
         Some(Plan {
             outputs: self.values.outputs(self.graph)?,

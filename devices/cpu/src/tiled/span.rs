@@ -13,7 +13,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Rows whose first begins so many floats behind the beginning of a memory.
+    /// Creates rows, the first of which begins this many floats after the start of a memory.
     pub fn new(memory: Memory, first: usize, stride: usize, width: usize) -> Self {
         Self {
             data: memory.start().wrapping_add(first),

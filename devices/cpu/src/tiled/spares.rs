@@ -1,4 +1,4 @@
-//! Buffers kept from one run for another, shared by the parts of a program.
+//! Buffers that one run leaves for another, shared by the parts of a program.
 
 use std::cmp::Reverse;
 use std::ops::{Deref, DerefMut};
@@ -27,7 +27,7 @@ struct Spares {
     asked_max: usize,
 }
 
-/// Buffers that a run uses; they are spare again when this is dropped.
+/// Buffers of a run; when this is dropped, they are spare again.
 pub(crate) struct RunBuffers<'a> {
     spares: &'a SpareBuffers,
     buffers: Vec<AlignedFloats>,
@@ -73,7 +73,7 @@ impl SpareBuffers {
 }
 
 impl Spares {
-    /// The shortest spare that serves for so many floats.
+    /// Removes the shortest spare that is long enough for this many floats.
     fn take_fitting(&mut self, floats: usize) -> Option<AlignedFloats> {
         let lengths = floats..=floats.saturating_mul(LENGTH_FACTOR_MAX);
         let spares = self.buffers.iter().enumerate();

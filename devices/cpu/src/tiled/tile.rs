@@ -28,7 +28,7 @@ const AHEAD_FLOATS_MAX: usize = 1 << 17;
 pub(crate) struct Tile<'a> {
     /// Where each row reads, tap by tap: `taps × rows`.
     pub reads: &'a [*const f32],
-    /// Added to each of them: the first channel of the group.
+    /// First channel of the group, which is added to each read.
     pub channel: usize,
     /// Channels to each tap.
     pub depth: usize,

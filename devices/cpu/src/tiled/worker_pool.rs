@@ -54,7 +54,7 @@ struct Progress {
     done: AtomicUsize,
 }
 
-/// Tasks taken of a block, in a line of the caches of its own.
+/// Number of tasks taken of a block, in a cache line of its own.
 #[derive(Default)]
 #[repr(align(64))]
 struct BlockProgress(AtomicUsize);

@@ -118,7 +118,7 @@ impl Driver {
     }
 }
 
-/// Whether one card may read another's memory, which it is then allowed to.
+/// Grants one card access to another's memory, if that is possible, and returns whether it is.
 fn opened(own: &CudaContext, other: &CudaContext) -> bool {
     let mut can = 0;
     // SAFETY: both contexts' devices exist, and the driver writes one number.

@@ -216,7 +216,7 @@ impl Body<'_, '_> {
         }
     }
 
-    /// A value where it is used: by its name, or as it is if it has none.
+    /// Returns the text of a value: its name if it has one, otherwise its expression.
     fn value(&self, handle: Handle<Expression>) -> Text {
         let expression = &self.function.expressions[handle];
         match expression {

@@ -251,7 +251,7 @@ fn numbers_of(arrays: &str, inputs: usize) -> String {
     )
 }
 
-/// Steps through an array of `own` sizes as it is repeated to `dims`.
+/// Returns the steps through an array of `own` sizes that is repeated to `dims`.
 pub(crate) fn repeated(own: &[usize], dims: &[usize]) -> Vec<usize> {
     let missing = dims.len() - own.len();
     let steps = strides(own);

@@ -1,4 +1,4 @@
-//! Matrices of several experts that lie one behind the other, each by itself.
+//! Matrices of several experts in one tensor, which this module takes apart.
 
 use souk_memory::{Shape, Tensor};
 

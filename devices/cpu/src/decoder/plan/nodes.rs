@@ -38,7 +38,7 @@ pub(super) struct Reader<'a> {
     uses: BTreeMap<&'a str, usize>,
     /// Matrices by the name of their weight.
     placed: BTreeMap<String, usize>,
-    /// Those of experts.
+    /// Stacks of experts' matrices by name.
     stacks: BTreeMap<String, ExpertStack>,
     /// Rows as bytes, by the value they come from and the number of parts.
     quantised: BTreeMap<(RowsId, usize), RowsId>,
@@ -367,7 +367,7 @@ impl<'a> Reader<'a> {
         Some(Meaning::Rows(made, View::Flat))
     }
 
-    /// So many parts of rows as bytes, made once for all products that take them.
+    /// Returns rows as bytes in this many parts; all products that take them share one conversion.
     fn bytes(&mut self, value: RowsId, parts: usize) -> RowsId {
         if let Some(known) = self.quantised.get(&(value, parts)) {
             return *known;

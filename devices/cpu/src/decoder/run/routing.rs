@@ -27,7 +27,7 @@ struct Grouping {
 }
 
 impl Grouping {
-    /// That of choices among so many experts.
+    /// Builds it from choices among this many experts.
     fn of(choices: &[usize], experts: usize) -> Self {
         let mut starts = vec![0; experts + 1];
         for expert in choices {
@@ -52,7 +52,7 @@ impl Grouping {
 }
 
 impl Run<'_> {
-    /// The experts that each row chose, one row's behind another's.
+    /// Returns the experts that each row chose, row after row.
     fn choices(&self, value: RowsId, rows: usize) -> Vec<usize> {
         let row = |row: usize| {
             let both = self.row(value, row);
