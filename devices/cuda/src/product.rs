@@ -131,7 +131,7 @@ impl<P> Side<P> {
 }
 
 impl<P> Product<P> {
-    /// The same with its places spelt otherwise; `None` if one cannot be.
+    /// Converts its places with `spell`; returns `None` if one has no conversion.
     pub fn spelt<Q>(&self, spell: impl Fn(&P) -> Option<Q>) -> Option<Product<Q>> {
         let bias = match &self.bias {
             Some(bias) => Some(spell(bias)?),

@@ -1,10 +1,10 @@
 //! GPUs through Vulkan, Metal or Direct3D 12: wgpu and kernels of our own in WGSL.
 //!
-//! Tensors stay on the device from the first node to the last; the host computes only sizes,
-//! indices and masks of integers while it records a run, which is then submitted as one command
-//! buffer. It computes with 32-bit floats, truths and integers, and with numbers of 64 and 16 bits
-//! where the adapter has them; keeps narrower ones packed; and refuses any other operator or type
-//! when a subgraph is compiled, with its name and the reason, so that it runs elsewhere.
+//! Tensors stay on the device from the first node to the last. While it records a run, the host
+//! computes only sizes, indices and masks of integers; it then submits the run as one command
+//! buffer. The device computes with 32-bit floats, truths and integers, and with 64-bit and 16-bit
+//! numbers where the adapter has them; narrower ones stay packed. The compiler refuses any other
+//! operator or type with its name and the reason, so that another device can run it.
 
 mod adapter;
 #[cfg(feature = "cuda")]
@@ -74,7 +74,7 @@ impl Gpu {
         }
     }
 
-    /// The same GPU of whose memory so much is stated as may be used.
+    /// Limits the memory of the GPU to this many bytes, and states that in its profile.
     fn within(mut self, memory_bytes_max: Option<u64>) -> Self {
         self.memory_bytes_max = memory_bytes_max;
         if let Some(bytes_max) = memory_bytes_max {
@@ -135,7 +135,7 @@ impl Processor for Gpu {
         Estimate::of(work, &self.profile)
     }
 
-    /// An adapter that is a program, of which the profile says no kind, has all of them.
+    /// A software adapter, whose profile states no kind, uses all cores.
     fn cores(&self) -> usize {
         match self.profile.kind {
             Kind::Custom => system::cores(),

@@ -208,8 +208,8 @@ fn own<'r>(context: &Arc<Context>, resident: &'r dyn Resident) -> Option<&'r Gpu
     Arc::ptr_eq(&resident.context, context).then_some(resident)
 }
 
-/// A resident as a value of runs on `context`: itself if it lies there, a copy if a link leads from
-/// where it lies; `None` if neither.
+/// Returns a resident as a value of runs on `context`: itself if it lies there, or a copy if a link
+/// leads from its device; `None` if neither.
 pub(crate) fn taken(
     context: &Arc<Context>,
     from: &dyn Resident,

@@ -37,7 +37,8 @@ pub(crate) struct GpuProgram {
     sides: Vec<Side>,
     places: Vec<Place>,
     weights: BTreeMap<String, Value>,
-    /// Matrices that are read as they lie, by the values that are not made of them.
+    /// Matrices that kernels read in their stored form, by the names of the values that stay
+    /// unmade.
     matrices: BTreeMap<String, Matrix>,
     /// Values that the host must have.
     host_reads: BTreeSet<String>,
@@ -257,7 +258,7 @@ impl GpuProgram {
         inputs.iter().map(given).collect()
     }
 
-    /// Submits, waits, and brings back the outputs that are not to be kept.
+    /// Submits, waits, and reads back the outputs that do not stay on the device.
     fn finish(
         &self,
         stream: Stream<'_>,
@@ -437,7 +438,7 @@ fn send_weights(
     Ok(weights)
 }
 
-/// For each node, the values that it is the last to read or make.
+/// Returns for each node the values that it is the last to read or make.
 fn ends(graph: &Graph, places: &[Place]) -> Vec<Vec<String>> {
     let outputs: BTreeSet<&str> = graph
         .outputs

@@ -19,7 +19,7 @@ pub use powercap::Meter;
 /// Folder in which Linux lists the domains that can be capped.
 const POWERCAP: &str = "/sys/class/powercap";
 
-/// Something whose power is counted or limited by itself.
+/// A device or part of one with its own power counter or limit.
 pub trait Domain: Send + Sync {
     /// Returns the domain's name, such as `intel-rapl:0`, which stays the same over restarts.
     fn name(&self) -> &str;
@@ -66,9 +66,9 @@ pub enum PowerError {
     /// There is no such domain.
     #[error("no power domain is called \"{name}\"; {}", known_names(known))]
     Unknown {
-        /// The name given.
+        /// The requested name.
         name: String,
-        /// Those there are.
+        /// Names of the existing domains.
         known: Vec<String>,
     },
     /// The domain has no limit.

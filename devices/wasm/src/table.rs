@@ -13,7 +13,7 @@ const SIZE_BYTES: usize = 8;
 /// Upper bound on the dimensions whose sizes the host reads; a shape itself has its own limit.
 const RANK_MAX: usize = 64;
 
-/// Writes tensors and a table of them; its address.
+/// Writes tensors and a table of them; returns the table's address.
 pub(super) fn write(
     session: &mut Session,
     limits: &WasmLimits,

@@ -173,14 +173,14 @@ impl Segment {
         }
     }
 
-    /// Names of the values that its nodes make.
+    /// Returns the names of the values that its nodes make.
     fn made(&self) -> impl Iterator<Item = &str> {
         let named = self.nodes.iter().flat_map(|node| &node.output);
         named.map(String::as_str).filter(|name| !name.is_empty())
     }
 }
 
-/// Whether no other engine would come to anything else: an operator makes too much.
+/// Whether an operator itself refused its inputs, so that every other engine would refuse them too.
 fn is_final(error: &RunError) -> bool {
     matches!(error, RunError::Operator { .. })
 }

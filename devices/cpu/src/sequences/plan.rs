@@ -42,7 +42,7 @@ pub(super) struct Product {
     pub activation: Activation,
 }
 
-/// Where a product's weights are: in the model, or, as they are packed now, named only.
+/// The weights of a product: in the model, or only their name once they are packed.
 #[derive(Debug)]
 pub(super) enum ProductWeights {
     Held { name: String, tensor: Tensor },

@@ -11,7 +11,7 @@ pub(crate) enum PackLayout {
     /// A matrix as it stands, or transposed.
     Matrix,
     Transposed,
-    /// Filters of a convolution, in so many groups.
+    /// Filters of a convolution with this many groups.
     Filters {
         groups: usize,
     },

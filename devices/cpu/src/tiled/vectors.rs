@@ -1,7 +1,7 @@
-//! Vectors of 32-bit floats in the widths that processors have, and which of them this one has.
+//! Vectors of 32-bit floats in the widths that processors have, and the width of this one.
 //!
-//! Kernels are written once over [`Vector`] and built once for each width; which of them runs is
-//! decided when a program is compiled.
+//! Kernels are written once over [`Vector`] and built once for each width; the compiler of a
+//! program chooses which one runs.
 
 /// Declares a pass: its body is built once for each [`Isa`], and the right one is called.
 macro_rules! pass {

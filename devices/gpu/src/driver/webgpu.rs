@@ -289,7 +289,7 @@ impl WebGpu {
     }
 }
 
-/// The buffer, if it is one of wgpu.
+/// Returns the buffer, if it is one of wgpu.
 fn own(buffer: &driver::Buffer) -> Option<&Buffer> {
     match buffer {
         driver::Buffer::WebGpu(buffer) => Some(buffer),

@@ -61,7 +61,7 @@ pub(crate) enum Halves {
 }
 
 impl Halves {
-    /// Whether kernels read and write elements of a type one by one as they lie.
+    /// Whether kernels read and write elements of a type directly, one by one.
     pub fn has(self, dtype: DType) -> bool {
         self == Self::Own && dtype == DType::F16
     }

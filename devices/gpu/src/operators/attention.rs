@@ -14,7 +14,7 @@ use crate::operators::layout::{joined, taken, transposed};
 use crate::recording::{Array, Groups, Step, word};
 use crate::shaders::{PRELUDE, bindings, by_group, gather, prelude, rotate};
 
-/// Columns of the result one pass over the keys makes: four to a thread.
+/// Columns of the result that one pass over the keys computes: four to a thread.
 const COLUMNS: usize = 256;
 
 /// Queries, keys or values by head: sizes, and steps of sample, head and position.
@@ -58,7 +58,7 @@ impl Heads {
         }
     }
 
-    /// The same as an array of four dimensions.
+    /// Returns it as an array of four dimensions.
     fn by_head(&self, step: &mut Step<'_, '_>) -> Result<Array, GpuError> {
         if self.array.dims.len() == 4 {
             return Ok(self.array.clone());

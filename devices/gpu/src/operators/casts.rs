@@ -48,7 +48,7 @@ fn to_be_packed(step: &mut Step<'_, '_>, input: Array) -> Result<Array, GpuError
     map(step, "odd(a)", &[(&wide, DType::F64)], DType::F32, [0.0; 3])
 }
 
-/// An array as another type that is not packed.
+/// Casts an array to another type that is not packed.
 pub(crate) fn cast_wide(
     step: &mut Step<'_, '_>,
     input: Array,

@@ -53,7 +53,7 @@ fn blocked(
     taken(step, array, &places, run, dims)
 }
 
-/// The scale and, if there is one, the zero point of a node.
+/// Returns the scale and, if the node has one, the zero point.
 fn scale_and_zero(
     step: &mut Step<'_, '_>,
     dims: &[usize],

@@ -36,11 +36,11 @@ pub(crate) enum Side {
 enum Takes {
     /// Floats of 32 or 16 bits.
     Floats,
-    /// Those, or of 64 bits.
+    /// Floats, also of 64 bits.
     Reals,
-    /// Those, or integers of 8 bits or more.
+    /// Those, and integers of 8 bits or more.
     Numbers,
-    /// The same, or truths.
+    /// Those, and truths.
     Comparable,
     /// Integers of 8 bits or more.
     Whole,
@@ -69,7 +69,7 @@ struct Declaration {
     takes: Takes,
     /// Inputs the host must have.
     host: &'static [usize],
-    /// Outputs it gives at most.
+    /// Upper bound on the outputs.
     outputs: usize,
 }
 

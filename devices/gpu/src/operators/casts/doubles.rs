@@ -53,7 +53,7 @@ pub(crate) fn numbers(step: &mut Step<'_, '_>, index: usize, to: DType) -> Resul
     }
 }
 
-/// An input to be cast: done by the host, or as it is computed with.
+/// An input of a cast: already cast by the host, or on the device.
 pub(crate) enum CastInput {
     Cast(Array),
     Array(Array),

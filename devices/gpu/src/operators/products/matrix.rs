@@ -17,7 +17,7 @@ use crate::shaders::{BY_THREAD, bindings, by_group, gather, prelude};
 /// Rows that are few.
 const ROWS_FEW: usize = 8;
 
-/// Bindings of a kernel that reads `x` of a type and a matrix, and makes `y`.
+/// Returns the bindings of a kernel that reads `x` of a type and a matrix, and writes `y`.
 fn bound(matrix: &Matrix, halves: Halves, x: &'static str) -> String {
     let held = words(matrix.values.dtype, halves);
     let mut names = vec![("x", x), ("held", held)];
