@@ -121,7 +121,7 @@ impl WasmNode {
     }
 }
 
-/// The provider's limits, with less fuel where the node asks for less.
+/// Returns the provider's limits, with less fuel where the node states less.
 fn limits(node: &NodeProto) -> WasmLimits {
     let limits = WasmLimits::default();
     let asked = node.int("fuel").and_then(|fuel| u64::try_from(fuel).ok());

@@ -29,7 +29,7 @@ impl Live {
         Some(self.number("mem_info_vram_total")?.saturating_sub(used))
     }
 
-    /// The part of the time it worked lately for anybody, 0 to 1.
+    /// Returns the part of recent time that the card worked, for all processes, 0 to 1.
     pub fn busy(&self) -> Option<f64> {
         let percent = self.number("gpu_busy_percent")?;
         Some((percent as f64 / 100.0).min(1.0))

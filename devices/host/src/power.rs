@@ -31,7 +31,8 @@ pub trait Domain: Send + Sync {
     /// this process may not read it.
     fn joules(&self) -> Option<f64>;
 
-    /// The part of the time it worked lately for anybody, 0 to 1, where something counts that.
+    /// Returns the part of recent time that the domain worked, for all processes, 0 to 1; `None`
+    /// where nothing counts it.
     fn busy(&self) -> Option<f64> {
         None
     }

@@ -75,7 +75,8 @@ impl RowBlock {
     }
 }
 
-/// Positions that a row which comes after so many no longer sees, its own counted.
+/// Returns the number of first positions that a window hides from a row; `seen` counts the row
+/// itself.
 fn hidden(seen: usize, window: Option<usize>) -> usize {
     window.map_or(0, |window| seen.saturating_sub(window))
 }

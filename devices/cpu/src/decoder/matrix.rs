@@ -191,7 +191,7 @@ fn eight_place(at: usize, lane: usize) -> usize {
     (at / GROUP * LANES + lane) * GROUP + at % GROUP
 }
 
-/// The same of 4 bits, and how far up in its byte.
+/// Returns the place of a 4-bit number, and its shift in the byte.
 fn four_place(at: usize, lane: usize) -> (usize, u32) {
     let (block, within) = (at / BLOCK, at % BLOCK);
     let half = BLOCK / 2;

@@ -180,7 +180,7 @@ impl Segment {
     }
 }
 
-/// Whether an operator itself refused its inputs, so that every other engine would refuse them too.
+/// Whether an operator itself failed, so that every other engine would fail too.
 fn is_final(error: &RunError) -> bool {
     matches!(error, RunError::Operator { .. })
 }

@@ -41,7 +41,7 @@ pub(super) fn host_link(context: &CudaContext) -> Path {
 fn place(context: &CudaContext) -> Option<String> {
     let mut bytes = [0u8; PLACE_BYTES];
     let length = i32::try_from(bytes.len()).ok()?;
-    // SAFETY: the driver writes at most so many bytes, and a zero after the last.
+    // SAFETY: the driver writes at most this many bytes, and a zero after the last.
     let said =
         unsafe { sys::cuDeviceGetPCIBusId(bytes.as_mut_ptr().cast(), length, context.cu_device()) };
     said.result().ok()?;

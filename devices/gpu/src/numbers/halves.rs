@@ -24,7 +24,7 @@ fn narrowed(v: f32) -> u32 {
 }
 ";
 
-/// The same for the upper halves of floats.
+/// The functions of bf16, the upper halves of floats.
 const BF16: &str = r"
 fn widened(h: u32) -> f32 { return bitcast<f32>(h << 16u); }
 fn narrowed(v: f32) -> u32 {

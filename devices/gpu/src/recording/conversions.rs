@@ -59,7 +59,7 @@ pub(crate) fn narrow(
     narrow_by(stream, array, dtype, Rounding::default())
 }
 
-/// The same, rounded to floats of 8 bits in this way: a thread for each word.
+/// Narrows values to a packed type, 8-bit floats with this rounding: a thread for each word.
 pub(crate) fn narrow_by(
     stream: &mut Stream<'_>,
     array: Array,

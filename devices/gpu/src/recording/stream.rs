@@ -14,7 +14,7 @@ use crate::error::GpuError;
 use crate::numbers::packed::{element, per_word};
 use crate::shaders::{Numbers, Word};
 
-/// Words a dispatch's sizes start at a multiple of: the largest alignment any device asks for.
+/// Alignment in words of a dispatch's sizes: the largest alignment that any device requires.
 const WORDS_ALIGNMENT: usize = 64;
 /// Workgroups along one dimension of a dispatch, on every device.
 const GROUPS_MAX: u64 = 65_535;

@@ -24,7 +24,7 @@ impl MatrixSource {
     }
 }
 
-/// One of so many parts of a tensor along its first axis, if each is of whole bytes.
+/// Returns one of this many parts of a tensor along its first axis, if each has whole bytes.
 fn part(tensor: &Tensor, count: usize, at: usize) -> Option<Tensor> {
     let (first, dims) = tensor.dims().split_first()?;
     let each = tensor.bytes().len() / count;
