@@ -1,7 +1,7 @@
 //! The work of the bodies of `If`, `Loop` and `Scan`, from one round of each.
 //!
-//! A round is run by the reference kernels on what a run of the whole graph made around it, so that
-//! every size within is known.
+//! The reference kernels run a round on the values that a run of the whole graph computed around
+//! it, so that every size in it is known.
 
 use souk_onnx::NodeProto;
 use souk_onnx::graph::Graph;
@@ -9,7 +9,7 @@ use souk_onnx::work::{Extent, Work, has_bodies};
 use souk_reference::call::Call;
 use souk_reference::{Scope, control};
 
-/// Work of a node's bodies in a run that had these values.
+/// Returns the work of a node's bodies in a run with these values.
 pub(super) fn work(node: &NodeProto, graph: &Graph, values: &Scope) -> Work {
     if !has_bodies(node) {
         return Work::default();
@@ -19,7 +19,7 @@ pub(super) fn work(node: &NodeProto, graph: &Graph, values: &Scope) -> Work {
     within(node, &scope.collect(), graph.opset)
 }
 
-/// Work of a node's bodies as often as they run, given all values around them.
+/// Returns the work of all runs of a node's bodies, from all values around them.
 fn within(node: &NodeProto, scope: &Scope, opset: i64) -> Work {
     let inputs = node.input.iter().map(|name| scope.get(name).cloned());
     let call = Call {

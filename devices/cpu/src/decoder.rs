@@ -65,7 +65,7 @@ impl DecoderModel {
         DecoderSession::new(self, states)
     }
 
-    /// Runs once on states that are inputs, and gives the new ones as outputs.
+    /// Runs once with the states as inputs, and returns the new states among the outputs.
     pub fn run(
         &self,
         inputs: &BTreeMap<String, Tensor>,

@@ -1,9 +1,9 @@
-//! Networks over images on kernels of our own: convolutions, pools, and what lies between them.
+//! Networks over images on kernels of our own: convolutions, pools, and the operators between them.
 //!
-//! rten multiplies large matrices as well as anyone, but takes two to four times as long as the
-//! best over convolutions. Here images lie channels last, a convolution reads them where they lie,
+//! rten multiplies large matrices as fast as any library, but takes two to four times as long as
+//! the best over convolutions. Here images lie channels last, a convolution reads them in place,
 //! normalisation and activations are part of the convolution before them, and threads go from step
-//! to step without meeting a scheduler. What this engine has no operator for runs elsewhere.
+//! to step without a scheduler. If this engine has no operator for a node, another engine runs it.
 
 mod filters;
 mod layout;
@@ -44,7 +44,7 @@ pub(super) struct ImageModel {
     threads: Arc<ThreadPool>,
     /// How the last run was laid out: the next is mostly of the same size.
     last: Mutex<Option<Arc<ImageExecutionPlan>>>,
-    /// Shared by all parts of a program, which run one after another.
+    /// Shared by all parts of a program, because they run one after another.
     spares: Arc<SpareBuffers>,
 }
 
@@ -114,8 +114,7 @@ impl ImageModel {
         names.collect()
     }
 
-    /// Packs the weights in the model that are not among `packs`, and frees each as soon as it is
-    /// packed.
+    /// Packs the model's weights that `packs` lacks, and frees each immediately afterwards.
     pub fn pack(&mut self, packs: &mut PackedWeights) {
         for (step, held) in self.plan.steps.iter_mut().zip(&mut self.held) {
             if let ImageAction::Convolve(convolution) = &mut step.action {
@@ -124,7 +123,7 @@ impl ImageModel {
         }
     }
 
-    /// A weight that was in the model, as it was there; `None` if it was not packed here.
+    /// Returns a weight in the layout of the model; `None` if it was not packed here.
     pub fn unpacked(&self, wanted: &str) -> Option<Tensor> {
         let is_wanted = |convolution: &Convolution| match &convolution.weights {
             FilterWeights::Packed { name } => name == wanted,
@@ -139,7 +138,7 @@ impl ImageModel {
         Tensor::from_vec(sizes, packed.unpacked(self.isa, *dims)).ok()
     }
 
-    /// Runs once; `None` if these sizes are for another engine to judge.
+    /// Runs once; returns `None` if another engine must judge these sizes.
     pub fn run(&self, scope: &Scope) -> Option<BTreeMap<String, Tensor>> {
         let (filters, packed) = self.weights(scope)?;
         let tensors = self.plan.inputs.iter().map(|(name, _)| scope.get(name));
@@ -180,7 +179,7 @@ impl ImageModel {
             .collect()
     }
 
-    /// The weights of every convolution, packed; those given in this run are packed now.
+    /// Returns the packed weights of every convolution; packs those that are inputs of this run.
     fn weights(&self, scope: &Scope) -> Option<Packs> {
         let steps = self.plan.steps.iter().zip(&self.held);
         let both = steps.map(|(step, held)| match (&step.action, held) {
@@ -223,7 +222,7 @@ impl ImageModel {
         Some(execution)
     }
 
-    /// Zeros the frames of images given, whose buffers held other values in the last run.
+    /// Zeros the frames of input images, whose buffers held other values in the last run.
     fn clear_frames(&self, execution: &ImageExecutionPlan, buffers: &mut [AlignedFloats]) {
         for (_, value) in &self.plan.inputs {
             let place = &execution.layout.places[*value];
@@ -276,7 +275,7 @@ type HeldFilters = Option<(FilterDims, Arc<PackedFilters>)>;
 type Packs = (Vec<Option<FilterDims>>, Vec<Option<Arc<PackedFilters>>>);
 
 impl Convolution {
-    /// Whether the weights are well made, where the model has them.
+    /// Whether the weights have valid sizes, if the model contains them.
     fn is_packable(&self) -> bool {
         match &self.weights {
             FilterWeights::Held { tensor, .. } => {
@@ -308,7 +307,7 @@ fn packed(isa: Isa, convolution: &mut Convolution, packs: &mut PackedWeights) ->
     Some((dims, Arc::new(packed)))
 }
 
-/// The weights of a convolution that are given in a run.
+/// Packs the weights of a convolution that are inputs of the run.
 fn given(
     isa: Isa,
     convolution: &Convolution,

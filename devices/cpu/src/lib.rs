@@ -1,8 +1,8 @@
 //! The CPU of this machine, running ONNX through rten and, where that is not exact, through
 //! reference kernels.
 //!
-//! A subgraph is refused when it is compiled if any of its nodes could give another result than
-//! ONNX defines, so what runs is right.
+//! The compiler refuses a subgraph if any of its nodes could give another result than ONNX defines,
+//! so every result is right.
 //!
 //! A subgraph is any ONNX model:
 //!
@@ -109,11 +109,11 @@ impl Cpu {
         }))
     }
 
-    /// The exact work of each node of a subgraph on inputs of these shapes, found by running it
-    /// once and looking at every value.
+    /// Computes the exact work of each node on inputs of these shapes: runs the subgraph once and
+    /// looks at every value.
     ///
     /// # Errors
-    /// Those of compiling and running.
+    /// Returns the errors of compiling and running.
     pub fn work_of(
         &self,
         subgraph: &Subgraph,
@@ -332,7 +332,7 @@ struct Effort {
 }
 
 impl Effort {
-    /// Returns the part of it that some of its rows took.
+    /// Returns its part for some of the rows.
     fn share(self, part: f64) -> Self {
         let energy = self.energy.map(|energy| Energy {
             joules: energy.joules * part,

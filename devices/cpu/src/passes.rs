@@ -1,5 +1,5 @@
-//! What can be said of a graph before it runs: nodes that compute with constants alone are run
-//! once, when it is compiled, and weights of equal content are one weight.
+//! Passes over a graph before it runs: the compiler runs nodes of constants once, and merges
+//! weights of equal content.
 
 use std::collections::BTreeMap;
 
@@ -75,7 +75,7 @@ pub(super) fn folded(graph: &Graph) -> Graph {
     folded
 }
 
-/// What equal weights have in common: the type, the sizes, and the bytes at the same places.
+/// A key that equal weights share: the type, the sizes, and the bytes at the same places.
 type WeightSample<'a> = (i32, &'a [usize], Vec<u8>);
 
 /// The graph with one weight for each content: its nodes read the first of equal ones. Names that a
@@ -109,7 +109,7 @@ pub(super) fn merged(mut graph: Graph) -> Graph {
     graph
 }
 
-/// What a node gives, if that is known beforehand.
+/// Returns the output of a node, if it is known before the run.
 fn constant(node: &NodeProto, graph: &Graph, weights: &BTreeMap<String, Tensor>) -> Option<Tensor> {
     let [output] = &node.output[..] else {
         return None;
@@ -126,7 +126,7 @@ fn constant(node: &NodeProto, graph: &Graph, weights: &BTreeMap<String, Tensor>)
     }
     reference::run_nodes(std::slice::from_ref(node), &mut scope, graph.opset).ok()?;
     let made = scope.remove(output)?;
-    // What the types say is what everything after was judged by.
+    // Later nodes were judged by the declared type, so the constant must have it.
     (graph.dtypes.get(output) == Some(&made.dtype())).then_some(made)
 }
 

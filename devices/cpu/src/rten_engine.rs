@@ -19,7 +19,7 @@ use souk_vocabulary::processor::RunError;
 
 use super::rten_rewrite;
 
-/// What errors call this engine.
+/// Name of this engine in errors.
 pub const ENGINE: &str = "rten";
 /// rten takes external data only from files whose names end so.
 const EXTERNAL_SUFFIX: &str = ".data";
@@ -30,7 +30,7 @@ const LENT_BYTES_MIN: usize = 1024;
 pub(super) struct RtenModel {
     // Dropped before `lent`, whose bytes it refers to: fields drop in the order they are declared.
     model: Model,
-    /// Weights the model refers to. Never changed and never given away.
+    /// Weights that the model refers to; they never change and never leave this value.
     _lent: Vec<Tensor>,
     threads: Arc<ThreadPool>,
     inputs: Vec<(Port, Option<NodeId>)>,
@@ -38,7 +38,8 @@ pub(super) struct RtenModel {
 }
 
 impl RtenModel {
-    /// Loads a model that gives `outputs`, any values of it; rten rewrites it only if told to.
+    /// Loads a model that returns `outputs`, any of its values; rten rewrites it only if `optimise`
+    /// is set.
     pub fn load_with(
         graph: &Graph,
         threads: Arc<ThreadPool>,
@@ -106,7 +107,7 @@ impl RtenModel {
     }
 }
 
-/// Puts the weights into `proto`, the larger ones as data lent to rten; gives those lent.
+/// Puts the weights into `proto`, and lends the larger ones to rten; returns those lent.
 fn lend(graph: &Graph, proto: &mut ModelProto, options: &mut ModelOptions) -> Vec<Tensor> {
     let mut lent = Vec::new();
     let target = proto.graph.get_or_insert_default();
@@ -178,10 +179,11 @@ enum InputElements<'a> {
 }
 
 impl<'a> InputValue<'a> {
-    /// The value of an input, which is converted where rten has not its type.
+    /// Reads an input, and converts it where rten lacks its type.
     ///
     /// # Errors
-    /// [`RunError`]: another type than the input's, or an integer beyond 32 bits.
+    /// Returns a [`RunError`] if the tensor has another type than the input, or an integer beyond
+    /// 32 bits.
     pub fn new(id: NodeId, port: &Port, tensor: &'a Tensor) -> Result<Self, RunError> {
         let checked = "the type was matched";
         let values = match tensor.dtype() {
@@ -237,7 +239,7 @@ fn narrowed(port: &Port, values: &[i64]) -> Result<Vec<i32>, RunError> {
     values.iter().map(narrow).collect()
 }
 
-/// A value of rten's in the type the model gives it.
+/// Converts a value of rten to the type in the model.
 pub fn tensor(port: &Port, value: Value) -> Result<Tensor, RunError> {
     let failed = |reason: String| RunError::Engine {
         engine: ENGINE,
@@ -284,10 +286,10 @@ impl<T> ShapeVec for rten_tensor::Tensor<T> {
     }
 }
 
-/// What `engine` returns, or what it said when it panicked.
+/// Returns the result of `engine`, or the message of its panic.
 pub(super) fn caught<T>(engine: impl FnOnce() -> T) -> Result<T, String> {
-    // A model is only read by a run and dropped when loading fails, and the values of a failed run
-    // are dropped with it, so nothing half-made is seen.
+    // A run only reads the model, a failed load drops it, and a failed run drops its values, so no
+    // code sees half-made state.
     catch_unwind(AssertUnwindSafe(engine)).map_err(|panic: Box<dyn Any + Send>| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         text.or_else(|| panic.downcast_ref::<String>().cloned())

@@ -1,9 +1,9 @@
-//! Which nodes rten runs exactly as ONNX says.
+//! The nodes that rten runs exactly as ONNX defines.
 //!
 //! rten computes in `f32`, `i32`, `i8` and `u8` only: it narrows `i64`, `bool`, `f64` and `f16`
-//! when it loads a model. So a node is given to it only where that cannot change a value: where
-//! 64-bit integers are merely moved, compared or counted (inputs are checked at each run), or are
-//! sizes. Everything else is left to the reference kernels.
+//! when it loads a model. So rten gets a node only where narrowing cannot change a value: where a
+//! node merely moves, compares or counts 64-bit integers (each run checks the inputs), or they are
+//! sizes. The reference kernels run all other nodes.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ const CLIP_OPSET_MIN: i64 = 11;
 /// Paddings, strides and the like beyond this are no picture's.
 const ATTRIBUTE_MAX: u64 = 1 << 14;
 
-/// Elements that stated sizes may come to.
+/// Upper bound on the elements that stated sizes may imply.
 const ELEMENTS_MAX: i64 = 1 << 29;
 
 /// Before this version a softmax went over all dimensions from its axis on.
@@ -33,12 +33,12 @@ const SOFTMAX_OPSET_MIN: i64 = 13;
 /// Integer arithmetic that keeps sizes small.
 const SIZE_ARITHMETIC: &[&str] = &["Add", "Div", "Mul", "Sub"];
 
-/// Nodes of a graph judged in order: what is small enough to compute with is followed along.
+/// Judges the nodes of a graph in order, and follows which values are small enough to compute with.
 pub(super) struct Fit<'a> {
     graph: &'a Graph,
     types: &'a Types,
     opset: i64,
-    /// What is known of the values' dimensions: rten gets products of tensors and vectors wrong.
+    /// The known dimensions of the values: rten gets products of tensors and vectors wrong.
     ranks: Ranks,
     /// Integer values made of sizes and small constants.
     small: BTreeSet<&'a str>,
@@ -96,7 +96,7 @@ impl<'a> Fit<'a> {
         if let Some(&dtype) = types.iter().find(|dtype| !is_narrowed_exactly(**dtype)) {
             return reason(dtype);
         }
-        // A slice's bounds are clamped to the extent, so cutting them to 32 bits changes nothing.
+        // A slice clamps its bounds to the extent, so narrowing them to 32 bits changes nothing.
         let is_wide = |name: &String| self.wide.contains(name.as_str());
         if node.op_type() != "Slice" && node.input.iter().any(is_wide) {
             return Err(UnsupportedReason::IntegerRange);
@@ -169,7 +169,7 @@ impl<'a> Fit<'a> {
         lists.flatten().any(is_large) || product.is_none_or(|product| product > ELEMENTS_MAX)
     }
 
-    /// Notes whether a node's outputs are sizes or made of sizes.
+    /// Records whether a node's outputs are sizes or computed from sizes.
     fn follow_sizes(&mut self, node: &'a NodeProto) {
         if node.op_type() == "Constant"
             && let (Some(output), Some(values)) = (node.output.first(), constant_integers(node))

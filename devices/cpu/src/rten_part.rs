@@ -20,7 +20,7 @@ use souk_vocabulary::processor::RunError;
 
 use super::rten_engine::{ENGINE, RtenModel};
 
-/// Operators whose result rten may make a number though an element is none.
+/// Operators whose result rten may make a number although an element is NaN.
 const LOSES: &[&str] = &["GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"];
 
 /// A part of a graph loaded by rten.
@@ -40,7 +40,7 @@ pub(super) struct RtenPart {
 /// The result of a run by rten.
 pub(super) struct PartResult {
     pub outputs: BTreeMap<String, Tensor>,
-    /// Whether the same nodes may come to something else: some value is no number.
+    /// Whether the reference kernels may compute another result, because some value is NaN.
     pub is_doubtful: bool,
 }
 
@@ -152,7 +152,7 @@ fn watched(part: &Graph) -> BTreeSet<String> {
     read.filter(is_float).cloned().collect()
 }
 
-/// Whether a tensor of 32-bit floats has an element that is no number.
+/// Whether a tensor of 32-bit floats has a NaN.
 fn has_nan(tensor: &Tensor) -> bool {
     tensor
         .elements::<f32>()

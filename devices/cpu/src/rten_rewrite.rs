@@ -1,12 +1,12 @@
-//! Nodes rewritten so that rten computes what ONNX means.
+//! Nodes rewritten so that rten computes the results that ONNX defines.
 //!
-//! rten's `Relu` and `Clip` turn NaN into a bound, and a `Clip` without an upper bound cuts what is
-//! infinite to the largest number. A `LeakyRelu` that leaks nothing passes NaN on (and makes minus
-//! infinity NaN, which the caller looks for), and `Max` and `Min` treat both as ONNX does.
+//! rten's `Relu` and `Clip` turn NaN into a bound, and a `Clip` without an upper bound cuts
+//! infinity to the largest number. A `LeakyRelu` that leaks nothing passes NaN on (and makes minus
+//! infinity NaN, which the caller checks for), and `Max` and `Min` treat both as ONNX does.
 
 use souk_onnx::{AttributeProto, NodeProto};
 
-/// Nodes for rten that give the same values under the same names.
+/// Returns nodes for rten that compute the same values under the same names.
 pub(super) fn rewritten(nodes: &[NodeProto]) -> Vec<NodeProto> {
     let mut rewritten = Vec::with_capacity(nodes.len());
     for node in nodes {

@@ -243,8 +243,8 @@ fn judge(graph: &Graph) -> Result<Vec<Engines>, Unsupported> {
     graph.nodes().iter().map(judge).collect()
 }
 
-/// Runs of nodes for kernels of our own: those over images that have some convolution to make it
-/// worth bringing images in, and those over sequences that have some product.
+/// Finds the runs of nodes for kernels of our own: those over images with a convolution, which
+/// makes it worth converting images, and those over sequences with a product.
 fn own_runs(graph: &Graph, keep: Keep) -> Vec<Range<usize>> {
     if keep == Keep::Everything {
         return Vec::new();
@@ -417,7 +417,7 @@ fn declare_ranks(part: &mut Graph, ranks: &Ranks) {
     }
 }
 
-/// How the model declares a value: sizes known beforehand let rten fuse more.
+/// Returns the model's declaration of a value: known sizes let rten fuse more.
 fn declared(graph: &Graph, port: &Port) -> ValueInfoProto {
     let whole = graph.graph();
     let known = whole

@@ -1,9 +1,9 @@
 //! Networks over sequences on kernels of our own: products with weights of the model, attention,
-//! normalisation, and what lies between them.
+//! normalisation, and the operators between them.
 //!
-//! Weights are packed once, biases, activations and sums are part of the product before them,
-//! attention never writes its scores out or turns its heads, and threads go from stage to stage
-//! without meeting a scheduler. What this engine has no operator for runs elsewhere.
+//! Weights are packed once. Biases, activations and sums are part of the product before them.
+//! Attention never writes its scores out or transposes its heads, and threads go from stage to
+//! stage without a scheduler. If this engine has no operator for a node, another engine runs it.
 
 mod execution_plan;
 mod patterns;
@@ -39,11 +39,11 @@ pub(super) struct SequenceModel {
     threads: Arc<ThreadPool>,
     /// How the last run was laid out: the next is mostly of the same size.
     last: Mutex<Option<Arc<SequenceExecutionPlan>>>,
-    /// Shared by all parts of a program, which run one after another.
+    /// Shared by all parts of a program, because they run one after another.
     spares: Arc<SpareBuffers>,
 }
 
-/// Runs of nodes that are all part of a pattern, with a product among them to make it worth it;
+/// Finds runs of nodes that all belong to patterns, with a product among them to be worthwhile;
 /// `taken` are another engine's.
 pub(super) fn runs(graph: &Graph, taken: &[Range<usize>]) -> Vec<Range<usize>> {
     let reader = SequenceMatcher::new(graph);
@@ -115,7 +115,7 @@ impl SequenceModel {
         names.collect()
     }
 
-    /// Packs the weights that are not among `packs`, and frees each as soon as it is packed.
+    /// Packs the weights that `packs` lacks, and frees each immediately afterwards.
     pub fn pack(&mut self, packs: &mut PackedWeights) {
         for (step, held) in self.plan.steps.iter_mut().zip(&mut self.held) {
             if let SequenceAction::Product(product) = &mut step.action {
@@ -124,7 +124,7 @@ impl SequenceModel {
         }
     }
 
-    /// A weight that was in the model, as it was there; `None` if it was not packed here.
+    /// Returns a weight in the layout of the model; `None` if it was not packed here.
     pub fn unpacked(&self, wanted: &str) -> Option<Tensor> {
         let steps = self.plan.steps.iter().zip(&self.held);
         let mut found = steps.filter_map(|(step, held)| match (&step.action, held) {
@@ -144,7 +144,7 @@ impl SequenceModel {
         Tensor::from_vec(sizes, held.unpacked(self.isa, transposed)).ok()
     }
 
-    /// Runs once; `None` if these sizes are for another engine to judge.
+    /// Runs once; returns `None` if another engine must judge these sizes.
     pub fn run(&self, scope: &Scope) -> Option<BTreeMap<String, Tensor>> {
         let tensors = self.plan.inputs.iter().map(|(name, _)| scope.get(name));
         let tensors: Vec<&Tensor> = tensors.collect::<Option<_>>()?;
@@ -179,7 +179,7 @@ impl SequenceModel {
             .collect()
     }
 
-    /// The plan laid out for inputs of these sizes; `None` if they are for another engine.
+    /// Returns the plan for inputs of these sizes; `None` if another engine must run them.
     fn execution(&self, sizes: Vec<Vec<usize>>) -> Option<Arc<SequenceExecutionPlan>> {
         let mut last = self.last.lock().unwrap_or_else(|held| held.into_inner());
         if let Some(execution) = &*last

@@ -124,7 +124,7 @@ impl<'a> Sizes<'a> {
         sizes
     }
 
-    /// The sizes that a reshape counts in its runs, if none of them need be counted.
+    /// Returns the sizes of a reshape, if the run need not compute any of them.
     fn stated(&self, node: &NodeProto) -> Option<Vec<i64>> {
         let target = node.input_name(1)?;
         let keeps_zeros = node.int("allowzero").unwrap_or(0) != 0;
@@ -216,7 +216,7 @@ impl<'a> Sizes<'a> {
         each.map(size).collect()
     }
 
-    /// The list of sizes that a node makes, if it makes one.
+    /// Returns the list of sizes that a node computes, if it computes one.
     fn list(&self, node: &NodeProto) -> Option<Vec<Element>> {
         let given = || self.lists.get(node.input_name(0)?);
         let length = || given().map(Vec::len);
@@ -290,7 +290,7 @@ fn repeated(left: &[Size], right: &[Size]) -> Option<Vec<Size>> {
     long.iter().enumerate().map(size).collect()
 }
 
-/// A place counted from the front, of so many.
+/// Counts a place from the front of this many; a negative place counts from the end.
 fn counted(place: i64, length: usize) -> Option<usize> {
     let length = i64::try_from(length).ok()?;
     usize::try_from(if place < 0 { place + length } else { place }).ok()

@@ -110,7 +110,8 @@ impl TreeNodes {
         is_named && node.operator_domain() == CLASSICAL_DOMAIN
     }
 
-    /// Lays the ensembles out; `None` if one of them compares in a way that has no such layout.
+    /// Lays the ensembles out; returns `None` if one of them has a comparison without such a
+    /// layout.
     pub(super) fn compile(
         nodes: &[NodeProto],
         types: &Types,

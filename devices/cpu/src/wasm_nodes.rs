@@ -58,7 +58,7 @@ impl WasmNodes {
         Ok(Self(compiled))
     }
 
-    /// Runs them in order, adding what they give to the scope.
+    /// Runs the nodes in order, and adds their outputs to the scope.
     pub(super) fn run(&self, scope: &mut Scope, weights: &Scope) -> Result<(), RunError> {
         for node in &self.0 {
             let made = node
@@ -121,7 +121,7 @@ impl WasmNode {
     }
 }
 
-/// The provider's limits, with less fuel where the node asks for less.
+/// Returns the provider's limits, with less fuel where the node states less.
 fn limits(node: &NodeProto) -> WasmLimits {
     let limits = WasmLimits::default();
     let asked = node.int("fuel").and_then(|fuel| u64::try_from(fuel).ok());

@@ -1,5 +1,5 @@
-//! A card opened: one stream in order, memory, staging that the card reads by itself, kernels,
-//! products, and graphs of runs that repeat.
+//! An open card: one stream in order, memory, staging that the card reads by itself, kernels,
+//! products, and graphs of repeated runs.
 
 #![expect(
     unsafe_code,
@@ -194,7 +194,7 @@ impl Driver {
         Some(free as u64)
     }
 
-    /// New memory; `None` if there is no room.
+    /// Allocates memory; returns `None` if there is no room.
     pub fn block(&self, bytes: u64) -> Option<Block> {
         let bytes = usize::try_from(bytes).ok()?;
         let slice = {
@@ -313,8 +313,8 @@ impl Driver {
         products.multiply(product)
     }
 
-    /// Waits for all work and reads the first bytes of some blocks; `None` if it was not done in
-    /// this time.
+    /// Waits for all work and reads the first bytes of some blocks; returns `None` if the work is
+    /// not done in this time.
     pub fn read(
         &self,
         blocks: &[(&Block, u64)],

@@ -50,7 +50,7 @@ pub enum CudaError {
     /// There is no such device.
     #[error("there is no CUDA device {ordinal}; there are {count}")]
     Unknown {
-        /// The number given.
+        /// The requested number.
         ordinal: usize,
         /// How many there are.
         count: usize,

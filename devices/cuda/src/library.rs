@@ -1,5 +1,5 @@
-//! Which of CUDA's libraries are there. They are opened here first, because what opens them below
-//! ends the process where one is missing.
+//! The CUDA libraries that are present. This module opens them first, because the layer below ends
+//! the process if one is missing.
 
 #![expect(
     unsafe_code,
@@ -12,7 +12,7 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("CUDA is absent: {library} not found; {remedy}")]
 pub struct Absent {
-    /// What it is called.
+    /// File name of the library.
     pub library: &'static str,
     /// Where it comes from.
     pub remedy: &'static str,
@@ -23,7 +23,7 @@ pub struct Absent {
 /// # Errors
 /// [`Absent`], the first that is not.
 pub fn present() -> Result<(), Absent> {
-    // SAFETY: this opens a library, if there is one, and looks at nothing in it.
+    // SAFETY: this opens a library, if there is one, and reads nothing in it.
     let driver = unsafe { cudarc::driver::sys::is_culib_present() };
     // SAFETY: as above.
     let compiler = unsafe { cudarc::nvrtc::sys::is_culib_present() };
@@ -44,6 +44,6 @@ pub fn present() -> Result<(), Absent> {
 
 /// Whether the library of matrix products is there; without it products take our own kernel.
 pub(super) fn has_products() -> bool {
-    // SAFETY: this opens a library, if there is one, and looks at nothing in it.
+    // SAFETY: this opens a library, if there is one, and reads nothing in it.
     unsafe { cudarc::cublaslt::sys::is_culib_present() }
 }

@@ -2,7 +2,8 @@
 
 use cudarc::nvrtc::{CompileOptions, Ptx, compile_ptx_with_opts};
 
-/// The oldest card that is compiled for where none is at hand: Volta, or what CUDA still knows.
+/// Returns the compute capability to compile for where no card is present: Volta, or the oldest
+/// that CUDA still supports.
 #[must_use]
 #[expect(unsafe_code, reason = "the compiler writes as many numbers as it says")]
 pub fn oldest() -> Option<(u8, u8)> {

@@ -8,13 +8,13 @@
 use cudarc::cublaslt::sys::{cublasComputeType_t, cublasLtEpilogue_t, cudaDataType_t};
 use souk_memory::DType;
 
-/// From this compute capability on 32-bit floats may be multiplied as TF32, and bf16 as it is.
+/// From this compute capability on, cards multiply 32-bit floats as TF32, and bf16 directly.
 const AMPERE: (u8, u8) = (8, 0);
 /// From this one on cards multiply integers of 8 bits in units for matrices.
 const TURING: (u8, u8) = (7, 5);
 /// Sides of matrices of 8-bit integers are multiples of this.
 const BYTES: usize = 4;
-/// From this one on floats of 8 bits are multiplied as they are.
+/// From this compute capability on, cards multiply 8-bit floats directly.
 pub(super) const ADA: (u8, u8) = (8, 9);
 /// Sides of matrices of 8-bit floats are multiples of this.
 const QUARTERS: usize = 16;
@@ -131,7 +131,7 @@ impl<P> Side<P> {
 }
 
 impl<P> Product<P> {
-    /// The same with its places spelt otherwise; `None` if one cannot be.
+    /// Converts its places with `spell`; returns `None` if one has no conversion.
     pub fn spelt<Q>(&self, spell: impl Fn(&P) -> Option<Q>) -> Option<Product<Q>> {
         let bias = match &self.bias {
             Some(bias) => Some(spell(bias)?),

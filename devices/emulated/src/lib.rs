@@ -1,13 +1,15 @@
-//! A device that is only described: right results from the CPU, time and energy from the profile.
+//! A device that exists only as a profile: the CPU computes right results, and the profile gives
+//! time and energy.
 //!
-//! Nothing here pretends to be hardware: the profile says `emulated`, and so does everything made
-//! from it. The modelled time is that of the exact work of each operator on the inputs given, found
-//! once for every set of input shapes: from the shapes alone where whoever opened the device can
-//! infer them, else by a run that looks at every value. A paced device answers only when that time
-//! has passed, so a market of emulated devices behaves like one of real ones; a virtual one answers
-//! at once. Copies into the device's memory and out of it have a time of their own. What crosses
-//! with a run whose tensors may lie there is no part of the run's time, but a paced device waits
-//! for it; a run from the host and back takes no longer than its work.
+//! No emulated device passes for hardware: its profile, and everything made from it, says
+//! `emulated`. The modelled time is that of the exact work of each operator on the inputs. The
+//! device computes it once for every set of input shapes: from the shapes alone where its opener
+//! can infer them, otherwise by a run that looks at every value. A paced device answers only when
+//! that time has passed, so a market of emulated devices behaves like one of real ones; a virtual
+//! device answers at once. Copies into the device's memory and out of it take time of their own. If
+//! tensors of a run may stay in that memory, the others that cross with the run do not count in its
+//! time, but a paced device waits for them; a run from the host and back takes no longer than its
+//! work.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -74,11 +76,11 @@ pub struct EmulatedConfig {
     pub pace: Pace,
     /// Real speed as a factor of the profile's: 0.5 takes twice the time.
     pub speed: f64,
-    /// The largest part by which a run takes longer or shorter, 0 to below 1.
+    /// Largest part by which a run takes longer or shorter, 0 to below 1.
     pub jitter: f64,
     /// The part of runs that fail, 0 to 1.
     pub failures: f64,
-    /// Decides jitter and failures: the same seed gives the same runs.
+    /// Decides jitter and failures: an equal seed gives equal runs.
     pub seed: u64,
 }
 
@@ -192,7 +194,7 @@ impl EmulatedDevice {
         self.state.copies.copied()
     }
 
-    /// The same device, which asks `infer` before it finds the sizes of values by a run.
+    /// Returns the same device, which calls `infer` before it resorts to a run to find sizes.
     #[must_use]
     pub fn inferring(mut self, infer: Arc<Infer>) -> Self {
         self.infer = Some(infer);
@@ -293,7 +295,7 @@ impl Drop for EmulatedProgram {
 }
 
 impl EmulatedProgram {
-    /// The modelled time and energy of a run on these inputs.
+    /// Returns the modelled time and energy of a run on these inputs.
     fn modelled(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Estimate, RunError> {
         let shapes: Vec<Vec<usize>> = inputs.values().map(|input| input.dims().to_vec()).collect();
         let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);

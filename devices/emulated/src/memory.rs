@@ -47,7 +47,7 @@ pub struct CopyTotals {
     pub from_peers: u64,
     /// Copies that took them: tensors that go together are one.
     pub operations: u64,
-    /// Modelled time of all of them.
+    /// Modelled time of all copies.
     pub time: Duration,
 }
 
@@ -75,7 +75,7 @@ impl Copies {
 }
 
 impl EmulatedMemory {
-    /// The memory of the device that `profile` describes; `None` if it works in the host's.
+    /// Returns the memory of the device that `profile` describes; `None` if it works in the host's.
     pub fn of(profile: &Profile, pace: Pace, state: Arc<State>) -> Option<Self> {
         let stated = catalogue::interconnect(&profile.name);
         if stated.is_none() && !is_apart(profile) {
@@ -95,7 +95,7 @@ impl EmulatedMemory {
         })))
     }
 
-    /// A tensor that a run left here: no copy, but room.
+    /// Keeps a tensor that a run left here: it needs room, but no copy.
     pub fn keep(&self, tensor: Tensor) -> Result<Arc<dyn Resident>, RunError> {
         let inside = &*self.0;
         let bytes = tensor.bytes().len() as u64;

@@ -14,7 +14,7 @@ use super::EmulatedProgram;
 pub(super) struct EmulatedSession<'a> {
     program: &'a EmulatedProgram,
     session: Box<dyn Session + 'a>,
-    /// What the states were at first: their sizes decide what a step takes.
+    /// The initial states: their sizes decide the time of a step.
     first: BTreeMap<String, Tensor>,
     /// Bytes of the device's memory that the states of a sequence take.
     bytes: u64,

@@ -8,10 +8,10 @@ use souk_host::power;
 use crate::context::Context;
 use crate::{Gpu, GpuConfig, driver};
 
-/// Opens a card whose throughput nobody asks about.
+/// Opens a card without measuring its throughput.
 ///
 /// # Errors
-/// [`CudaError`]: which library is absent, what the driver said, or that there is no such device.
+/// Returns a [`CudaError`] if a library or the device is absent, or the driver reports an error.
 pub fn open(ordinal: usize, config: GpuConfig) -> Result<Gpu, CudaError> {
     let devices = devices()?;
     let count = devices.len();

@@ -20,7 +20,8 @@ use crate::numbers::doubles::Doubles;
 use crate::numbers::packed::Halves;
 use crate::traffic::{Traffic, Way};
 
-/// Compiled kernels kept; a backend's own are below a hundred, the others are buyers'.
+/// Upper bound on the compiled kernels kept; a backend's own are below a hundred, the others are
+/// buyers'.
 const PIPELINES_MAX: usize = 512;
 /// Upper bound on the bytes of idle buffers; the context returns any excess to the driver.
 const POOL_BYTES_MAX: u64 = 1 << 30;
@@ -60,7 +61,7 @@ struct Memory {
     used_bytes: AtomicU64,
 }
 
-/// A buffer counted while it lives; it goes back to the pool if it came from there.
+/// A buffer that counts while it lives; it returns to the pool if it came from there.
 pub(crate) struct PooledBuffer {
     buffer: Option<Buffer>,
     memory: Arc<Memory>,
@@ -96,7 +97,7 @@ impl Context {
         }
     }
 
-    /// The same with a counter of the energy it uses.
+    /// Adds a counter of the device's energy.
     #[cfg(feature = "cuda")]
     pub fn metered(mut self, meter: Option<Box<dyn Domain>>) -> Self {
         self.meter = meter;
@@ -220,8 +221,8 @@ impl Context {
         Ok(self.memory.hold(made.ok_or_else(out_of_memory)?))
     }
 
-    /// A buffer of its own with these bytes in it. Not from the pool: a write is carried out before
-    /// the whole submission it is recorded in, in which a pooled buffer may have had another use.
+    /// Uploads bytes to a buffer outside the pool. The driver executes a write before the whole
+    /// submission that records it, and an earlier part of that submission may use a pooled buffer.
     pub fn upload(&self, bytes: &[u8]) -> Result<Arc<PooledBuffer>, GpuError> {
         let size = (bytes.len() as u64).max(4).next_multiple_of(4);
         let free = self.bytes_max.saturating_sub(self.used_bytes());
@@ -234,7 +235,7 @@ impl Context {
         Ok(self.memory.hold_once(buffer))
     }
 
-    /// Such a buffer for each of these, all of them in one copy.
+    /// Uploads each of these to such a buffer, all in one copy.
     pub fn upload_all(
         &self,
         contents: &[Cow<'_, [u8]>],
@@ -292,7 +293,7 @@ impl Context {
         Duration::from_micros(self.compiling_us.load(Ordering::Relaxed))
     }
 
-    /// Whether the device can still be used: not once it was lost, or hung in a run.
+    /// Returns an error if the device was lost or hung in a run.
     pub fn check(&self) -> Result<(), GpuError> {
         match self.lost.load(Ordering::Relaxed) {
             true => Err(GpuError::Lost),

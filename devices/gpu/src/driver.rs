@@ -104,7 +104,7 @@ impl Driver {
         }
     }
 
-    /// Whether products of 8-bit floats go to the maker's library as they are.
+    /// Whether products of 8-bit floats go to the maker's library directly.
     pub fn multiplies_quarters(&self) -> bool {
         #[cfg(feature = "cuda")]
         if let Self::Cuda(driver) = self {
@@ -113,8 +113,8 @@ impl Driver {
         false
     }
 
-    /// Whether products are all our own kernels', which read weights as they lie: a maker's library
-    /// takes floats.
+    /// Whether our own kernels, which read weights in their stored form, compute all products: a
+    /// maker's library takes floats.
     pub fn reads_blocks(&self) -> bool {
         match self {
             Self::WebGpu(_) => true,
@@ -189,7 +189,7 @@ impl Driver {
         Err(GpuError::Driver("nothing links these devices".to_owned()))
     }
 
-    /// A new buffer; `None` if there is no room.
+    /// Allocates a buffer; returns `None` if there is no room.
     pub fn buffer(&self, bytes: u64) -> Option<Buffer> {
         match self {
             Self::WebGpu(driver) => driver.buffer(bytes).map(Buffer::WebGpu),
@@ -263,7 +263,7 @@ impl Driver {
         }
     }
 
-    /// Waits for all that was launched and reads the first bytes of some buffers. `None` if it did
+    /// Waits for all launches and reads the first bytes of some buffers. Returns `None` if they do
     /// not end in this time.
     pub fn read(
         &self,

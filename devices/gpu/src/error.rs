@@ -1,4 +1,4 @@
-//! What can go wrong on a GPU, and how a run or a compilation reports it.
+//! Failures of a GPU, and how a run or a compilation reports them.
 
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ pub(crate) enum GpuError {
 }
 
 impl GpuError {
-    /// This failure as one of compiling, when a weight was sent to the device called `device`.
+    /// Returns this failure as one of compiling, for a weight on its way to the device called
+    /// `device`.
     pub fn sending(self, device: &str, weight: &str) -> CompileError {
         let device = device.to_owned();
         match self {
@@ -57,7 +58,7 @@ impl GpuError {
         }
     }
 
-    /// This failure as one of a run, on the device called `device`, at `node` if at one.
+    /// Returns this failure as one of a run, on the device called `device`, and at `node` if known.
     pub fn at(self, device: &str, node: Option<&NodeProto>) -> RunError {
         let device = device.to_owned();
         match (self, node) {

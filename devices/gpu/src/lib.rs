@@ -1,10 +1,10 @@
 //! GPUs through Vulkan, Metal or Direct3D 12: wgpu and kernels of our own in WGSL.
 //!
-//! Tensors stay on the device from the first node to the last; the host computes only sizes,
-//! indices and masks of integers while it records a run, which is then submitted as one command
-//! buffer. It computes with 32-bit floats, truths and integers, and with numbers of 64 and 16 bits
-//! where the adapter has them; keeps narrower ones packed; and refuses any other operator or type
-//! when a subgraph is compiled, with its name and the reason, so that it runs elsewhere.
+//! Tensors stay on the device from the first node to the last. While it records a run, the host
+//! computes only sizes, indices and masks of integers; it then submits the run as one command
+//! buffer. The device computes with 32-bit floats, truths and integers, and with 64-bit and 16-bit
+//! numbers where the adapter has them; narrower ones stay packed. The compiler refuses any other
+//! operator or type with its name and the reason, so that another device can run it.
 
 mod adapter;
 #[cfg(feature = "cuda")]
@@ -44,8 +44,7 @@ use memory::GpuMemory;
 use program::{GpuProgram, custom, table};
 pub use traffic::TrafficTotals;
 
-/// Whether GPUs run an operator of this name, in what types so ever; the host does some of it for
-/// them.
+/// Whether GPUs run an operator of this name, in any types; the host may do part of it for them.
 #[must_use]
 pub fn has_operator(node: &NodeProto) -> bool {
     match node.operator_domain().is_empty() {
@@ -64,7 +63,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// A GPU over a device just opened, with what lies between its memory and the host's.
+    /// Creates a GPU over a newly opened device, with the link between its memory and the host's.
     fn over(profile: Profile, context: Context, host_link: Path) -> Self {
         let context = Arc::new(context);
         Self {
@@ -75,7 +74,7 @@ impl Gpu {
         }
     }
 
-    /// The same GPU of whose memory so much is stated as may be used.
+    /// Limits the memory of the GPU to this many bytes, and states that in its profile.
     fn within(mut self, memory_bytes_max: Option<u64>) -> Self {
         self.memory_bytes_max = memory_bytes_max;
         if let Some(bytes_max) = memory_bytes_max {
@@ -90,7 +89,7 @@ impl Gpu {
         self.context.traffic().moved()
     }
 
-    /// The same GPU with what it was measured to do when it was opened before.
+    /// Replaces the profile by one that was measured when the device was opened before.
     #[must_use]
     pub fn described(mut self, profile: Profile) -> Self {
         self.profile = profile;
@@ -98,17 +97,17 @@ impl Gpu {
         self.within(memory_bytes_max)
     }
 
-    /// The same with what copies to the host and back showed of the link to it.
+    /// Adds measurements of the link to the host, taken from copies.
     #[must_use]
     pub fn noting(mut self, timed: &[Link]) -> Self {
         self.memory.note(timed);
         self
     }
 
-    /// Opens an adapter whose throughput nobody asks about.
+    /// Opens an adapter without measuring its throughput.
     ///
     /// # Errors
-    /// [`OpenError`] if the driver refuses.
+    /// Returns an [`OpenError`] if the driver refuses.
     pub fn unmeasured(adapter: &Adapter, config: GpuConfig) -> Result<Self, OpenError> {
         let context = adapter.open(config)?;
         let profile = adapter.profile();
@@ -136,7 +135,7 @@ impl Processor for Gpu {
         Estimate::of(work, &self.profile)
     }
 
-    /// An adapter that is a program, of which the profile says no kind, has all of them.
+    /// A software adapter, whose profile states no kind, uses all cores.
     fn cores(&self) -> usize {
         match self.profile.kind {
             Kind::Custom => system::cores(),

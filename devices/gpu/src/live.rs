@@ -1,5 +1,5 @@
-//! What the kernel's driver of a card says of it while all its users work: memory left, time busy.
-//! Read when somebody asks, so it costs nothing while nobody does.
+//! The kernel driver's readings of a card across all its users: memory left, time busy. The module
+//! reads them only on request.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// The card in this folder, if its driver says what memory is in use.
+    /// Opens the card in this folder, if its driver reports the memory in use.
     pub fn of(folder: &Path) -> Option<Self> {
         let live = Self {
             folder: folder.to_owned(),
@@ -23,13 +23,13 @@ impl Live {
         text.trim().parse().ok()
     }
 
-    /// Bytes of its memory that nobody uses.
+    /// Returns the bytes of its memory that no process uses.
     pub fn free_bytes(&self) -> Option<u64> {
         let used = self.number("mem_info_vram_used")?;
         Some(self.number("mem_info_vram_total")?.saturating_sub(used))
     }
 
-    /// The part of the time it worked lately for anybody, 0 to 1.
+    /// Returns the part of recent time that the card worked, for all processes, 0 to 1.
     pub fn busy(&self) -> Option<f64> {
         let percent = self.number("gpu_busy_percent")?;
         Some((percent as f64 / 100.0).min(1.0))

@@ -201,15 +201,15 @@ fn read(context: &Context, residents: &[&GpuResident]) -> Result<Vec<Tensor>, Gp
     each.collect()
 }
 
-/// A resident, if it lies in this device's memory.
+/// Returns a resident, if it lies in this device's memory.
 fn own<'r>(context: &Arc<Context>, resident: &'r dyn Resident) -> Option<&'r GpuResident> {
     let any: &dyn Any = resident;
     let resident: &GpuResident = any.downcast_ref()?;
     Arc::ptr_eq(&resident.context, context).then_some(resident)
 }
 
-/// A resident as a value of runs on `context`: itself if it lies there, a copy if a link leads from
-/// where it lies; `None` if neither.
+/// Returns a resident as a value of runs on `context`: itself if it lies there, or a copy if a link
+/// leads from its device; `None` if neither.
 pub(crate) fn taken(
     context: &Arc<Context>,
     from: &dyn Resident,
@@ -233,7 +233,7 @@ pub(crate) fn taken(
     }
 }
 
-/// A copy of an array of another device; `None` without a link.
+/// Copies an array of another device; returns `None` without a link.
 fn copied(to: &Context, from: &Context, array: &Array) -> Result<Option<Array>, GpuError> {
     if to.driver().link_from(from.driver()).is_none() {
         return Ok(None);

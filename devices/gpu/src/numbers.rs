@@ -1,4 +1,4 @@
-//! Numbers as they lie in the words of a device, and the WGSL that reads and writes them.
+//! The formats of numbers in a device's words, and the WGSL that reads and writes them.
 
 pub(crate) mod doubles;
 pub(crate) mod halves;

@@ -1,4 +1,4 @@
-//! What records each operator.
+//! The functions that record each operator.
 
 mod attention;
 mod batch;

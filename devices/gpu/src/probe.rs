@@ -1,6 +1,6 @@
-//! Whether a device's own floats of 16 bits are those of the CPU: what WebGPU leaves to drivers
-//! (small values, the way of rounding, what is too large) is tried on all of them before a graph
-//! of halves is compiled.
+//! Whether a device's 16-bit floats behave as those of the CPU. WebGPU leaves small values,
+//! rounding and overflow to drivers, so this module tries all of them before a graph of halves is
+//! compiled.
 
 use souk_memory::{DType, F16};
 
@@ -13,7 +13,8 @@ use crate::shaders::{BY_THREAD, bindings, prelude};
 /// Patterns of 16 bits.
 const PATTERNS: usize = 1 << 16;
 
-/// The device's own, if it has them and gives the CPU's bits; what fails is not asked for.
+/// Uses the device's own halves if it has them and they give the CPU's bits; treats any failure as
+/// no.
 pub(crate) fn halves(context: &Context) -> Halves {
     let is_right = || widens(context).and_then(|widens| Ok(widens && rounds(context)?));
     match context.driver().has_halves() && is_right().unwrap_or(false) {
@@ -22,7 +23,7 @@ pub(crate) fn halves(context: &Context) -> Halves {
     }
 }
 
-/// Whether each half is widened to what it is.
+/// Whether the device widens each half to its exact value.
 fn widens(context: &Context) -> Result<bool, GpuError> {
     let given: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let lines = "y[i] = f32(x[i]);";
@@ -41,7 +42,7 @@ fn rounds(context: &Context) -> Result<bool, GpuError> {
     let about = |bits: u16| {
         let (own, next) = (F16(bits), F16(bits.wrapping_add(1)));
         let (own, next) = (own.to_f32(), next.to_f32());
-        // What lies beyond the largest is rounded as if one more came after it.
+        // A value beyond the largest is rounded as if one more half came after it.
         let next = if next.is_infinite() {
             65_536.0_f32.copysign(own)
         } else {
@@ -69,7 +70,7 @@ fn rounds(context: &Context) -> Result<bool, GpuError> {
     Ok(found.chunks_exact(2).zip(&given).all(same))
 }
 
-/// What a kernel makes of values, an element of each type a thread.
+/// Runs a kernel over values, one thread per element, and returns its results.
 fn tried(
     context: &Context,
     [from, to]: [DType; 2],

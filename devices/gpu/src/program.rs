@@ -37,14 +37,15 @@ pub(crate) struct GpuProgram {
     sides: Vec<Side>,
     places: Vec<Place>,
     weights: BTreeMap<String, Value>,
-    /// Matrices that are read as they lie, by the values that are not made of them.
+    /// Matrices that kernels read in their stored form, by the names of the values that stay
+    /// unmade.
     matrices: BTreeMap<String, Matrix>,
     /// Values that the host must have.
     host_reads: BTreeSet<String>,
     /// For each node, values no later one reads.
     ends: Vec<Vec<String>>,
     scope: Scope,
-    /// What a node has that nothing is taken into.
+    /// The fusion of a node that stands alone.
     alone: Fusion,
 }
 
@@ -196,8 +197,8 @@ impl GpuProgram {
         named.map(made).collect()
     }
 
-    /// A value as the host has it. What the device alone has, such as logits that a token is drawn
-    /// from, is there when all that was recorded so far is done.
+    /// Returns a value in host memory. If only the device has it (such as logits to sample from),
+    /// first completes all work recorded so far.
     fn brought<'a>(&'a self, stream: &mut Stream<'a>, value: &Value) -> Result<Tensor, GpuError> {
         if let Some(tensor) = &value.host {
             return Ok(tensor.clone());
@@ -232,9 +233,9 @@ impl GpuProgram {
         Ok(vec![Value::of_host(tensor)])
     }
 
-    /// Inputs as values of a run: what lies on this device stays there, unless the host must know
-    /// it. What lies on another comes by the link between them or through the host. Both wait for
-    /// the other's turn, so they are done before one's own.
+    /// Turns inputs into values of a run. A tensor on this device stays there, unless the host must
+    /// know it; one on another device comes by the link between them or through the host. Both wait
+    /// for the other device's turn, so they complete before this device's turn begins.
     fn given(
         &self,
         inputs: &BTreeMap<String, TensorHandle>,
@@ -257,7 +258,7 @@ impl GpuProgram {
         inputs.iter().map(given).collect()
     }
 
-    /// Submits, waits, and brings back the outputs that are not to be kept.
+    /// Submits, waits, and reads back the outputs that do not stay on the device.
     fn finish(
         &self,
         stream: Stream<'_>,
@@ -350,7 +351,7 @@ impl Program for GpuProgram {
     }
 }
 
-/// What a counter showed before and after a run.
+/// Returns the difference of a counter before and after a run.
 fn counted((before, after): (f64, f64)) -> Energy {
     Energy {
         joules: after - before,
@@ -417,7 +418,7 @@ fn send_weights(
         .flat_map(|(node, _)| &node.input)
         .map(String::as_str)
         .collect();
-    // What else needs them sends them then.
+    // Any other reader sends the scales itself when it needs them.
     for (name, _) in sources.values().filter_map(|it| it.scales.as_ref()) {
         read.remove(name.as_str());
     }
@@ -437,7 +438,7 @@ fn send_weights(
     Ok(weights)
 }
 
-/// For each node, the values that it is the last to read or make.
+/// Returns for each node the values that it is the last to read or make.
 fn ends(graph: &Graph, places: &[Place]) -> Vec<Vec<String>> {
     let outputs: BTreeSet<&str> = graph
         .outputs

@@ -1,4 +1,4 @@
-//! Work recorded for one run: arrays, the stream of kernels, and a node as it is recorded.
+//! The work recorded for one run: arrays, the stream of kernels, and a node under recording.
 
 mod conversions;
 mod matrix;

@@ -37,7 +37,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// Those of a kernel that reads one array and writes another.
+    /// Returns the types of a kernel that reads one array and writes another.
     pub fn of(read: &'static str, written: &'static str) -> Self {
         let number = if read == "f16" { "f32" } else { read };
         Self {
@@ -93,7 +93,8 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(num_workgroups) all: vec3<
   if (g >= p[0]) { return; }
 ";
 
-/// Arrays as bindings from 1 on: name and element type, the last `written` of them writable.
+/// Returns arrays as bindings from 1 on: name and element type, the last `written` of them
+/// writable.
 pub(crate) fn bindings(arrays: &[(&str, &str)], written: usize) -> String {
     let last = arrays.len() - written;
     let line = |(index, (name, element)): (usize, &(&str, &str))| {

@@ -1,4 +1,4 @@
-//! What moved between a GPU's memory and others.
+//! Counts of copies between a GPU's memory and others.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ pub struct TrafficTotals {
     pub to_host: u64,
     /// From another device, without passing the host.
     pub from_peers: u64,
-    /// Copies that took them: what goes together is one.
+    /// Number of copies; tensors that move together count as one.
     pub operations: u64,
 }
 

@@ -1,5 +1,5 @@
-//! How busy a device is by the account of those who use it here: the time of runs, and what part of
-//! the time that passed it is.
+//! How busy a device is with the work of this process: the time of runs, as a part of the time that
+//! passed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Busy {
     nanoseconds: AtomicU64,
-    /// When it was last asked, and what had been noted then.
+    /// Time of the last reading, and the total noted then.
     asked: Mutex<(Instant, u64)>,
 }
 

@@ -1,12 +1,12 @@
-//! Processor time, exact to the call: what threads were on a core for, whatever else the machine
-//! did meanwhile. Where souk does not ask the system for it, it is the time on the wall.
+//! Processor time: the time that threads spent on a core, whatever else the machine did meanwhile.
+//! Where souk does not query the system for it, it is wall time.
 
 use std::time::Duration;
 
 #[cfg(unix)]
 use rustix::time::{ClockId, clock_gettime};
 
-/// What the calling thread has used since some time of its own.
+/// Returns the processor time of the calling thread since a fixed start of its own.
 #[must_use]
 pub fn of_thread() -> Duration {
     #[cfg(unix)]
@@ -15,7 +15,7 @@ pub fn of_thread() -> Duration {
     on_the_wall()
 }
 
-/// What all threads of this process have used, those that ended too.
+/// Returns the processor time of all threads of this process, including ended ones.
 #[must_use]
 pub fn of_process() -> Duration {
     #[cfg(unix)]

@@ -1,4 +1,4 @@
-//! The vector instructions that this processor has, of those that kernels are built for.
+//! The vector instructions of this processor, among those that kernels are built for.
 
 /// The vector instructions that kernels are run with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub enum Isa {
     /// 8 floats at once, 16 registers.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// Whatever the compiler makes of arrays.
+    /// The instructions that the compiler makes of arrays.
     Plain,
 }
 
@@ -53,7 +53,7 @@ impl Isa {
         }
     }
 
-    /// Most vectors of filters that a tile is wide: what the registers hold.
+    /// Returns the greatest width of a tile in vectors of filters, which the registers bound.
     #[must_use]
     pub fn tile_vectors_max(self) -> usize {
         match self {

@@ -1,5 +1,5 @@
-//! What the machine tells of itself: its processor and memory, their load, what lies on its buses,
-//! and the power that is drawn; and what it is asked for that no library of Rust's has.
+//! Facts about the machine: its processor and memory, their load, the devices on its buses and its
+//! power; and system calls that Rust's standard library lacks.
 //!
 //! ```
 //! use souk_host::discover;

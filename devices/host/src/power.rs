@@ -19,7 +19,7 @@ pub use powercap::Meter;
 /// Folder in which Linux lists the domains that can be capped.
 const POWERCAP: &str = "/sys/class/powercap";
 
-/// Something whose power is counted or limited by itself.
+/// A device or part of one with its own power counter or limit.
 pub trait Domain: Send + Sync {
     /// Returns the domain's name, such as `intel-rapl:0`, which stays the same over restarts.
     fn name(&self) -> &str;
@@ -31,7 +31,8 @@ pub trait Domain: Send + Sync {
     /// this process may not read it.
     fn joules(&self) -> Option<f64>;
 
-    /// The part of the time it worked lately for anybody, 0 to 1, where something counts that.
+    /// Returns the part of recent time that the domain worked, for all processes, 0 to 1; `None`
+    /// where nothing counts it.
     fn busy(&self) -> Option<f64> {
         None
     }
@@ -66,9 +67,9 @@ pub enum PowerError {
     /// There is no such domain.
     #[error("no power domain is called \"{name}\"; {}", known_names(known))]
     Unknown {
-        /// The name given.
+        /// The requested name.
         name: String,
-        /// Those there are.
+        /// Names of the existing domains.
         known: Vec<String>,
     },
     /// The domain has no limit.

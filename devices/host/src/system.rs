@@ -1,4 +1,4 @@
-//! What Linux says about the machine: load and free memory. Elsewhere all of it is absent.
+//! Linux's readings of the machine: load and free memory. On other systems all of them are absent.
 
 use std::fs;
 use std::sync::{Mutex, PoisonError};
@@ -34,7 +34,7 @@ pub fn memory_peak_bytes() -> Option<u64> {
 /// Lets [`memory_peak_bytes`] count from now on, where the system can: before, something else may
 /// have had more.
 pub fn memory_peak_restart() {
-    // 5 stands for the peak of resident memory; a system without it keeps the old peak.
+    // 5 means the peak of resident memory; a system without it keeps the old peak.
     let _ = fs::write("/proc/self/clear_refs", "5");
 }
 
@@ -48,7 +48,7 @@ fn memory_field(field: &str) -> Option<u64> {
 /// A process' times.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessTimes {
-    /// What its threads have computed in sum, in the program and in the kernel.
+    /// Processor time of all its threads, in the program and in the kernel.
     pub computed: Duration,
     /// From the machine's start to its own.
     pub begun: Duration,
@@ -74,7 +74,7 @@ pub fn process_times(process: Option<u32>) -> Option<ProcessTimes> {
     })
 }
 
-/// Follows the load of all cores: what was busy since it was last asked.
+/// Follows the load of all cores: the busy part since the last reading.
 #[derive(Debug, Default)]
 pub struct Load {
     last: Mutex<Ticks>,

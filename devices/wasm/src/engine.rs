@@ -36,7 +36,7 @@ impl Code {
     }
 }
 
-/// The engine for one way of running; made once.
+/// Returns the engine for one way of running; creates it once.
 pub(super) fn engine(code: Code) -> Result<&'static Engine, String> {
     static ENGINES: [OnceLock<Result<Engine, String>>; 2] = [OnceLock::new(), OnceLock::new()];
     let made = ENGINES[code as usize].get_or_init(|| make(code).map_err(|it| it.to_string()));

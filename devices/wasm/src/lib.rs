@@ -1,15 +1,15 @@
-//! WebAssembly kernels: modules of a buyer's own, run without imports and within limits.
+//! WebAssembly kernels: modules of a buyer's own, which run without imports and within limits.
 //!
-//! A module gets tensors and gives tensors; it has no clock, no randomness, no file and no name of
-//! anything outside. Floats that are no number have one form, threads and relaxed instructions are
-//! off, and fuel is counted in the module's own instructions: on every machine the same result, or
-//! the same end. Where memory may be executed it is compiled for this processor; elsewhere, as in
-//! the process of a lease, for an interpreter.
+//! A module takes tensors and returns tensors. It has no clock, no randomness, no file and no
+//! access to anything outside. NaN has one form, threads and relaxed instructions are off, and the
+//! engine counts fuel in the module's own instructions, so every machine gives the same result or
+//! the same end. Where a process may execute memory, the engine compiles a module for this
+//! processor; elsewhere, as in the process of a lease, for an interpreter.
 //!
-//! A module exports `memory`, `souk_alloc(bytes) -> address` and
-//! `souk_run(table, count) -> table`. A table has 16 bytes a tensor: element type by its number in
-//! ONNX, number of dimensions, address of the sizes (64 bits each), address of the values
-//! (little-endian in C order). A table at address 0 says that the inputs are refused.
+//! A module exports `memory`, `souk_alloc(bytes) -> address` and `souk_run(table, count) -> table`.
+//! A table has 16 bytes a tensor: element type by its number in ONNX, number of dimensions, address
+//! of the sizes (64 bits each), address of the values (little-endian in C order). A module returns
+//! a table at address 0 to refuse the inputs.
 
 #![cfg(feature = "engine")]
 
@@ -38,9 +38,9 @@ pub struct WasmLimits {
     pub fuel: u64,
     /// Bytes of the module's memory.
     pub memory_bytes: u64,
-    /// Time of a run.
+    /// Upper bound on the time of a run.
     pub time: Duration,
-    /// Bytes of all outputs of a run.
+    /// Upper bound on the bytes of all outputs of a run.
     pub output_bytes: u64,
     /// Bytes of the module itself.
     pub module_bytes: u64,
@@ -116,7 +116,7 @@ pub enum WasmError {
     /// It gave too much.
     #[error("the kernel gives {bytes} bytes, {limit} are allowed")]
     Output {
-        /// Bytes it gives, as far as was counted.
+        /// Bytes of the outputs, as far as the host counted them.
         bytes: u64,
         /// Bytes allowed.
         limit: u64,
@@ -138,7 +138,7 @@ pub enum WasmError {
         /// How much.
         bytes: u64,
     },
-    /// An output has another type than the node says.
+    /// An output has another type than the node declares.
     #[error("output {index} of the kernel has the element type {found}, not {expected}")]
     Type {
         /// Which output.

@@ -1,5 +1,5 @@
-//! Tensors on their way into a module's memory and out of it. Nothing a module says is believed:
-//! every address, size and type is checked before a byte is copied.
+//! Tensors on their way into a module's memory and out of it. The host trusts no statement of a
+//! module: it checks every address, size and type before it copies a byte.
 
 use bytes::Bytes;
 use souk_memory::{DType, Shape, ShapeError, Tensor};
@@ -10,10 +10,10 @@ use super::{Session, WasmError, WasmLimits};
 const ENTRY_BYTES: usize = 16;
 /// Bytes of a size.
 const SIZE_BYTES: usize = 8;
-/// Dimensions whose sizes are read at all; what a shape may have it says itself.
+/// Upper bound on the dimensions whose sizes the host reads; a shape itself has its own limit.
 const RANK_MAX: usize = 64;
 
-/// Writes tensors and a table of them; its address.
+/// Writes tensors and a table of them; returns the table's address.
 pub(super) fn write(
     session: &mut Session,
     limits: &WasmLimits,

@@ -35,7 +35,7 @@ const TASKS: usize = 64;
 pub(super) struct RowBlock {
     pub first: usize,
     pub count: usize,
-    /// Positions that the first of them sees; each sees one more than the one before.
+    /// Positions that the first row sees; each later row sees one more.
     pub seen: usize,
     /// Their sequence, as the step counts them.
     pub sequence: usize,
@@ -75,7 +75,8 @@ impl RowBlock {
     }
 }
 
-/// Positions that a row which comes after so many no longer sees, its own counted.
+/// Returns the number of first positions that a window hides from a row; `seen` counts the row
+/// itself.
 fn hidden(seen: usize, window: Option<usize>) -> usize {
     window.map_or(0, |window| seen.saturating_sub(window))
 }
@@ -133,7 +134,7 @@ fn parts(blocks: &[RowBlock], heads: usize) -> usize {
         .clamp(1, spans(blocks).max(1))
 }
 
-/// Tasks there are for so many heads of caches.
+/// Returns the number of tasks for this many heads of caches.
 pub(super) fn tasks(blocks: &[RowBlock], heads: usize) -> usize {
     blocks.len() * heads * parts(blocks, heads)
 }

@@ -1,12 +1,13 @@
-//! How caches lie in memory.
+//! The layout of caches in memory.
 //!
 //! Sixteen positions of a head's keys lie side by side, so that a query meets sixteen at once and
-//! no sum runs across a vector. A position's values lie one behind the other, up to whole vectors.
+//! no sum runs across a vector. A position's values lie one after the other, padded to whole
+//! vectors.
 
 use super::lanes::LANES;
 use crate::tiled::aligned::AlignedFloats;
 
-/// What a cache is looked at for.
+/// How attention reads a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CacheOrder {
     /// Keys: number by number of sixteen positions.
@@ -63,8 +64,8 @@ impl CacheShape {
         }
     }
 
-    /// A cache of `[heads, room, width]` floats. What is zero stays untouched: pages of an empty
-    /// cache come as they are used.
+    /// Returns a cache of `[heads, room, width]` floats. Does not write zeros, so the system
+    /// allocates the pages of an empty cache only on use.
     pub fn packed(&self, floats: &[f32]) -> AlignedFloats {
         let mut cache = AlignedFloats::zeros(self.heads * self.head_floats());
         for (row, from) in floats.chunks_exact(self.width.max(1)).enumerate() {

@@ -18,7 +18,7 @@ pub(super) enum LaneIsa {
     /// Twice 8 numbers.
     #[cfg(target_arch = "x86_64")]
     Avx2,
-    /// Whatever the compiler makes of arrays.
+    /// The vectors that the compiler makes of arrays.
     Plain,
 }
 
@@ -57,11 +57,11 @@ impl LaneIsa {
 pub(super) unsafe trait Lanes: Copy {
     /// Sums of products of bytes.
     type Whole: Copy;
-    /// The same of weights of 4 bits, as long as a block's are added up.
+    /// Sums of products of bytes with 4-bit weights, as long as a block's sums.
     type Fours: Copy;
     /// Excess of each 8-bit weight in a sum: 128, which is added in storage, or 0 where removed.
     const EIGHTS_ABOVE: i32;
-    /// The same float everywhere.
+    /// Returns a vector with this float in every lane.
     unsafe fn splat(value: f32) -> Self;
     /// Floats of 32 bits.
     unsafe fn floats(from: *const f32) -> Self;
@@ -81,7 +81,7 @@ pub(super) unsafe trait Lanes: Copy {
     unsafe fn doubled(self, power: Self) -> Self;
     /// Puts them to a place.
     unsafe fn store(self, to: *mut f32);
-    /// The same whole number everywhere.
+    /// Returns sums with this whole number in every lane.
     unsafe fn whole(value: i32) -> Self::Whole;
     /// Adds products of four weights of 8 bits a lane, and four bytes that are the same for all.
     unsafe fn eights(sum: Self::Whole, weights: *const u8, bytes: i32) -> Self::Whole;
@@ -213,8 +213,8 @@ pub(super) mod x86 {
         }
     }
 
-    /// The same for both vectors. It is no closure: a closure has not the instructions of the
-    /// function that it is in, so none of them would be built into it.
+    /// Applies an expression to both vectors. It is a macro because a closure lacks the
+    /// instructions of the function around it, so the compiler would inline none of them into it.
     macro_rules! both {
         (|$at:ident| $made:expr) => {
             [
@@ -385,7 +385,7 @@ pub(super) mod x86 {
 #[derive(Clone, Copy)]
 pub(super) struct Array([f32; LANES]);
 
-/// Numbers at a place, each made into another.
+/// Reads numbers at a place and converts each.
 #[inline(always)]
 #[expect(unsafe_code, reason = "the place is the caller's to vouch for")]
 unsafe fn read<T: Copy, U>(from: *const T, of: impl Fn(T) -> U) -> [U; LANES] {

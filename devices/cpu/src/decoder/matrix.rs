@@ -14,14 +14,14 @@ use crate::tiled::aligned::AlignedFloats;
 
 /// Numbers of a row that share a scale.
 pub(super) const BLOCK: usize = 32;
-/// Bytes that each row has in a group: what one instruction adds up.
+/// Bytes of each row in a group: those that one instruction sums.
 const GROUP: usize = 4;
-/// What integers of 8 bits are kept with, so that they have no sign.
+/// Offset of stored 8-bit integers, which makes them unsigned.
 const ABOVE_EIGHTS: u8 = 128;
-/// The same of 4 bits.
+/// Offset of stored 4-bit integers, which makes them unsigned.
 const ABOVE_FOURS: u8 = 8;
 
-/// How a matrix is kept.
+/// The storage format of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Floats of 32 bits.
@@ -36,7 +36,7 @@ pub(super) enum Kind {
     Fours,
 }
 
-/// What a matrix is made of.
+/// The source of a matrix's numbers.
 #[derive(Clone, Debug)]
 pub(super) enum MatrixSource {
     /// Floats, `[rows, depth]`.
@@ -78,7 +78,7 @@ impl MatrixSource {
         tensor.dims().try_into().ok()
     }
 
-    /// Rows and depth, if products take a matrix of these.
+    /// Returns the rows and the depth, if products take a matrix from this source.
     pub fn checked(&self) -> Option<[usize; 2]> {
         let [rows, depth] = self.sizes()?;
         let fits = match self {
@@ -191,7 +191,7 @@ fn eight_place(at: usize, lane: usize) -> usize {
     (at / GROUP * LANES + lane) * GROUP + at % GROUP
 }
 
-/// The same of 4 bits, and how far up in its byte.
+/// Returns the place of a 4-bit number, and its shift in the byte.
 fn four_place(at: usize, lane: usize) -> (usize, u32) {
     let (block, within) = (at / BLOCK, at % BLOCK);
     let half = BLOCK / 2;

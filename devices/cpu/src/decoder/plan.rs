@@ -51,9 +51,9 @@ pub(super) struct DecoderOutput {
 /// How an output follows from the rows of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputKind {
-    /// All of them.
+    /// All rows.
     Rows,
-    /// Those of them that the input `told` selects.
+    /// Those that the input `told` selects.
     Told,
     /// The token that is drawn from each.
     Drawn,
@@ -64,7 +64,7 @@ pub(super) enum OutputKind {
 pub(super) struct DecoderStep {
     pub action: Action,
     pub reads: Vec<RowsId>,
-    /// The value it makes; a step that keeps makes none.
+    /// The value that it makes; a step that only writes a state makes none.
     pub makes: Option<RowsId>,
     pub rows: RowCount,
 }
@@ -81,7 +81,7 @@ pub(super) enum RowCount {
 /// The operation of a step.
 #[derive(Debug)]
 pub(super) enum Action {
-    /// Rows that another part of the decoder made.
+    /// Takes rows that another part of the decoder computed.
     Enter,
     /// Rows of a matrix for tokens.
     Embed { matrix: usize },
@@ -89,7 +89,7 @@ pub(super) enum Action {
     Select,
     /// A root mean square norm of each part of a row that is as wide as the scale.
     Normalise { scale: Vec<f32>, epsilon: f32 },
-    /// So many parts of a row as bytes, each by itself.
+    /// Converts each of this many parts of a row to bytes separately.
     Quantise { parts: usize },
     /// A product, with a bias for each column or none; a second value is added to the result.
     Product { matrix: usize, bias: Vec<f32> },
@@ -136,7 +136,7 @@ pub(super) enum Action {
     Add,
 }
 
-/// Matrices of one size that lie one behind the other.
+/// Matrices of one size, one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ExpertStack {
     /// Index of the first matrix.
@@ -197,12 +197,12 @@ pub(super) struct Inputs {
     pub told: Option<String>,
     /// How tokens are drawn from them.
     pub sampling: Option<String>,
-    /// Rows that another part of the decoder made, and their width.
+    /// The input of rows that another part of the decoder computed, and their width.
     pub entered: Option<(String, usize)>,
 }
 
 impl DecoderPlan {
-    /// The plan of a graph with states, if it is a decoder as this engine knows them.
+    /// Plans a graph with states; `None` if this engine does not know it as a decoder.
     pub fn new(graph: &Graph) -> Option<Self> {
         let ports = states(&graph.model)
             .ok()
@@ -245,7 +245,7 @@ impl DecoderPlan {
     }
 }
 
-/// Values by name, as the graph speaks of them.
+/// The meaning of each name in the graph.
 type Names = BTreeMap<String, Meaning>;
 
 /// The meaning of a name in the graph.
@@ -263,7 +263,7 @@ enum Meaning {
     Weighted(RowsId, RowsId),
     /// A matrix as the graph contains it.
     Matrix(usize),
-    /// The same with its axes exchanged.
+    /// A matrix with its axes exchanged.
     Turned(usize),
     /// Matrices of experts.
     Experts(ExpertStack),

@@ -12,7 +12,7 @@ const ROWS_MAX: usize = 4;
 /// Offset of stored 4-bit integers.
 const FOURS_ABOVE: i32 = 8;
 
-/// Floats that a row of bytes takes for so many numbers: the bytes, a scale and a sum a block.
+/// Returns the floats that a row of bytes occupies: the bytes, and a scale and a sum per block.
 pub(super) fn bytes_width(depth: usize) -> usize {
     depth / 4 + 2 * (depth / BLOCK)
 }
@@ -26,7 +26,7 @@ pub(super) struct Rows<'a> {
     pub stride: usize,
     /// Number of rows.
     pub count: usize,
-    /// Which of those that lie there they are, if not the first.
+    /// Indices of the rows to read, if these are not the first ones.
     pub places: Option<&'a [usize]>,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Results<'a> {
     pub stride: usize,
     /// Rows to add to the results, in the same layout.
     pub add: Option<*const f32>,
-    /// Where among them each goes, if not one behind the other.
+    /// Index of the result of each row, if results are not consecutive.
     pub places: Option<&'a [usize]>,
 }
 
@@ -273,7 +273,7 @@ trait Blocks {
     );
 }
 
-/// Eight groups of a block lie one behind the other.
+/// Blocks of 8-bit integers: eight groups, one after the other.
 struct Eights;
 
 #[expect(unsafe_code, reason = "integers are read through pointers")]
@@ -301,7 +301,7 @@ impl Blocks for Eights {
     }
 }
 
-/// Four groups of a block lie one behind the other, each with the fourth from it.
+/// Blocks of 4-bit integers: four groups, one after the other, each with the fourth from it.
 struct Fours;
 
 #[expect(unsafe_code, reason = "integers are read through pointers")]

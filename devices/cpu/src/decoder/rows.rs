@@ -6,13 +6,13 @@ use super::matrix::BLOCK;
 use crate::tiled::exponentials::{exponential, exponentials, folded, hyperbolic_tangent, times};
 use crate::tiled::vectors::pass;
 
-/// Added to a float and taken away, it leaves the nearest whole number, whose lowest bits are those
-/// of the sum.
+/// Adding and then subtracting this constant rounds a float to the nearest whole number; the lowest
+/// bits of the sum are those of that number.
 const ROUND: f32 = 12_582_912.0;
 /// The largest byte of a block.
 const BYTE_MAX: f32 = 127.0;
-/// Twice the root of two by pi, and what the cube of a number adds to it: Gauss' curve by its
-/// hyperbolic tangent.
+/// Constants of the hyperbolic tangent's approximation of GELU: twice the root of two by pi, and
+/// the factor of the cube.
 const GAUSS_SLOPE: f32 = 1.595_769;
 const GAUSS_BEND: f32 = 0.044_715;
 /// Numbers compared side by side.
@@ -41,7 +41,7 @@ pass! {
 }
 
 pass! {
-    /// The same by Gauss' curve: its hyperbolic tangent is a logistic curve of twice its argument.
+    /// Gates by GELU: its hyperbolic tangent is a logistic function of twice the argument.
     fn gate_gauss(to: &mut [f32], gate: &[f32], up: &[f32]) {
         for ((to, gate), up) in to.iter_mut().zip(gate).zip(up) {
             let twice = GAUSS_SLOPE * gate * (1.0 + GAUSS_BEND * gate * gate);
@@ -80,7 +80,7 @@ pass! {
 }
 
 pass! {
-    /// The sum of rows that lie one behind the other, each times its share.
+    /// Sums consecutive rows, each times its share.
     fn mix(to: &mut [f32], rows: &[f32], shares: &[f32]) {
         to.fill(0.0);
         for (row, share) in rows.chunks_exact(to.len()).zip(shares) {

@@ -17,7 +17,7 @@ use crate::tiled::worker_pool::Memory;
 /// Upper bound on the tiles of a product in one task: enough that starting a task costs nothing in
 /// comparison.
 const TILES_MAX: usize = 4;
-/// Tasks of a product at least, if it has as many tiles, so that threads end together.
+/// Lower bound on the tasks of a product with enough tiles, so that threads end together.
 const TASKS: usize = 32;
 
 /// Tiles of a product in a task.
@@ -35,7 +35,7 @@ pub(super) struct StepInputs {
     pub places: Vec<RowPlace>,
     /// The rows that are selected.
     pub rows: Vec<usize>,
-    /// Rows that another part made, one behind the other.
+    /// Rows that another part computed, one after the other.
     pub entered: Vec<f32>,
 }
 
@@ -126,7 +126,7 @@ impl Run<'_> {
         unsafe { std::slice::from_raw_parts(start, place.width) }
     }
 
-    /// The row of a value that this task makes.
+    /// Returns the row of a value that this task writes.
     #[expect(unsafe_code, reason = "buffers are shared by threads")]
     #[expect(clippy::mut_from_ref, reason = "each task makes rows of its own")]
     fn made(&self, value: RowsId, row: usize) -> &mut [f32] {

@@ -42,7 +42,7 @@ struct RowsWish {
 }
 
 impl RowsWish {
-    /// An output of these rows.
+    /// Returns an output of these rows.
     fn output(
         &self,
         output: &DecoderOutput,
@@ -132,7 +132,7 @@ impl<'a> DecoderSession<'a> {
         })
     }
 
-    /// Runs once for each of some sequences, no two the same; gives the output that is no state.
+    /// Runs one step for each of some distinct sequences; returns the outputs that are not states.
     pub fn outputs(&mut self, steps: &[SequenceStep]) -> Vec<Result<StepResult, RunError>> {
         let mut batch = StepInputs::default();
         let mut at_work = Vec::new();
@@ -170,7 +170,7 @@ impl<'a> DecoderSession<'a> {
         given.into_iter().map(outcome).collect()
     }
 
-    /// Runs a step of some sequences; gives the result's rows, one behind the other.
+    /// Runs a step of some sequences; returns the rows of the result, one after the other.
     fn run(&mut self, given: &StepInputs, at_work: &[u32]) -> &[f32] {
         let blocks = RowBlock::of(&given.places);
         self.grow(given);
@@ -346,7 +346,7 @@ impl<'a> DecoderSession<'a> {
     }
 }
 
-/// The rows that another part made.
+/// Returns the rows that another part computed.
 fn entered(
     inputs: &BTreeMap<String, Tensor>,
     name: &Option<(String, usize)>,

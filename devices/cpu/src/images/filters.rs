@@ -1,6 +1,6 @@
-//! A convolution's weights in the order its tiles read them.
+//! A convolution's weights in the order in which its tiles read them.
 //!
-//! What weights are multiplied by is applied to the sums, so that they are only moved.
+//! A factor of the weights is applied to the sums instead, so packing only moves them.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ pub(super) enum PackedFilters {
         /// Filters of a group; no panel has those of two.
         group_filters: usize,
     },
-    /// One filter for each channel: taps one after another.
+    /// One filter for each channel, tap by tap.
     Depthwise {
         weights: Vec<f32>,
         scale: Vec<f32>,
@@ -96,7 +96,7 @@ impl PackedFilters {
         }
     }
 
-    /// The weights filter by filter, as they were given.
+    /// Returns the weights filter by filter, in the layout of the model.
     pub fn unpacked(&self, isa: Isa, dims: FilterDims) -> Vec<f32> {
         let (taps, each) = (dims.taps(), dims.depth * dims.taps());
         let mut given = vec![0.0; dims.filters * each];

@@ -74,7 +74,7 @@ pub(super) struct Moves {
 pub(super) struct Layout {
     pub images: Vec<Image>,
     pub places: Vec<ImagePlace>,
-    /// How each step's window moves, if it has one.
+    /// The motion of each step's window, if it has one.
     pub moves: Vec<Moves>,
     /// Floats of each buffer.
     pub buffers: Vec<usize>,

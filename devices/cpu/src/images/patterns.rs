@@ -1,5 +1,5 @@
 //! The operators of this engine, found in the nodes of a graph: the few that networks over images
-//! are made of. A node that is none of them is another engine's.
+//! use. Another engine must run any other node.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,8 @@ use souk_onnx::ranks::Ranks;
 
 /// Dimensions of a batch of images.
 pub(super) const RANK: usize = 4;
-/// From this version on operators broadcast as NumPy does, and batch normalisation and dropout
-/// are told apart from their training.
+/// From this version on, operators broadcast as NumPy does, and batch normalisation and dropout
+/// differ from their training forms.
 const OPSET_MIN: i64 = 7;
 /// From this version on a clip has its bounds as inputs.
 const CLIP_INPUTS_OPSET: i64 = 11;
@@ -39,16 +39,16 @@ impl Bounds {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pooling {
     Largest,
-    /// The mean of what is no padding.
+    /// The mean without padding.
     Mean,
     /// The mean over the whole window.
     MeanPadded,
 }
 
-/// An operator of the engine, which a node stands for.
+/// An operator of the engine, found as one node.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ImagePattern {
-    /// A convolution with the weights and bias of these names.
+    /// A convolution; the fields name its weights and bias.
     Convolve {
         weights: String,
         bias: Option<String>,
@@ -63,9 +63,9 @@ pub(super) enum ImagePattern {
     Sum,
     Bound(Bounds),
     Pool(Pooling),
-    /// The same over all places.
+    /// A pool over all places.
     PoolAll(Pooling),
-    /// Channels one after another.
+    /// Concatenates channels.
     Concat,
     /// Nothing.
     Same,
@@ -134,7 +134,7 @@ impl<'a> ImageMatcher<'a> {
         }
     }
 
-    /// Whether a value is a batch of images in 32-bit floats, given or made in a run.
+    /// Whether a value is a batch of images in 32-bit floats, and an input or a result of the run.
     fn is_image(&self, name: &str) -> bool {
         self.ranks.rank(name) == Some(RANK)
             && self.graph.dtypes.get(name) == Some(&DType::F32)

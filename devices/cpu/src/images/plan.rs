@@ -1,8 +1,8 @@
-//! What is done to images, in order: nodes read as patterns, and those drawn together where one
-//! pass over the data does for several.
+//! The steps over images, in order: nodes recognised as patterns, and fused where one pass over the
+//! data computes several.
 //!
 //! Factors and summands for each channel go into the weights of the convolution before them;
-//! activations and sums of two values into what makes the later of the two.
+//! activations and sums of two values into the step that makes the later of the two.
 
 use souk_memory::Tensor;
 use souk_onnx::NodeProto;
@@ -15,10 +15,10 @@ use crate::tiled::values::Value;
 /// A graph over images as steps.
 pub(super) type ImagePlan = Plan<ImageAction>;
 
-/// What a step does.
+/// The operation of a step.
 #[derive(Debug)]
 pub(super) enum ImageAction {
-    /// Its second input, if there is one, is added to the result.
+    /// A convolution, which adds its second input, if any, to the result.
     Convolve(Convolution),
     Scale {
         factor: Vec<f32>,
@@ -47,7 +47,7 @@ pub(super) struct SlidingWindow {
     pub opset: i64,
 }
 
-/// A convolution and what was drawn into it.
+/// A convolution and the operations fused into it.
 #[derive(Debug)]
 pub(super) struct Convolution {
     pub window: SlidingWindow,
@@ -114,7 +114,7 @@ impl Drafter<'_, ImageAction> {
         self.values.rename(value, name);
     }
 
-    /// A step that makes what a node does.
+    /// Adds a step that makes the output of a node.
     fn made(&mut self, action: ImageAction, inputs: Vec<Value>, node: &NodeProto) {
         let name = node.output.first().map_or("", String::as_str);
         self.push(action, inputs, name);
@@ -221,7 +221,7 @@ impl Drafter<'_, ImageAction> {
         }
     }
 
-    /// The bounds of what makes a value, if they can still be set.
+    /// Returns the bounds of the step that makes a value, if they can still be set.
     fn bounds_before(&mut self, value: Value) -> Option<&mut Bounds> {
         let step = self.maker_for_one(value)?;
         let bounds = match &mut step.action {
@@ -269,7 +269,7 @@ impl Drafter<'_, ImageAction> {
     }
 }
 
-/// Draws a factor and a summand for each channel into what makes the channels, if that can be.
+/// Fuses a factor and a summand for each channel into the step that makes the channels, if it can.
 fn drawn_in(action: &mut ImageAction, by: &[f64], plus: &[f64]) -> bool {
     match action {
         ImageAction::Convolve(Convolution {

@@ -23,7 +23,7 @@ pass! {
 }
 
 pass! {
-    /// What is already there and another, then bounds.
+    /// Adds a row to another, then bounds the result.
     fn add_to(to: &mut [f32], from: &[f32], low: f32, high: f32) {
         for (to, from) in to.iter_mut().zip(from) {
             *to = bounded(*to + from, low, high);
@@ -70,8 +70,8 @@ pass! {
 }
 
 pass! {
-    /// Each value divided by a power of what the squares around it come to; `squares` is scratch
-    /// of as many floats and `parameters` are the factor of the squares, the power and the bias.
+    /// Divides each value by a power of the sum of the squares around it; `squares` is scratch of
+    /// as many floats, and `parameters` are the factor of the squares, the power and the bias.
     fn neighbours(to: &mut [f32], from: &[f32], size: usize, parameters: (f32, f32, f32)) {
         let (alpha, beta, bias) = parameters;
         let (before, after) = ((size - 1) / 2, size / 2);

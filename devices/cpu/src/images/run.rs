@@ -89,8 +89,8 @@ impl ImageRun<'_> {
         Span::new(self.buffers[buffer], channel, stride, channels)
     }
 
-    /// Pixels of an input, channels last; within its frame if it has one. Rows of the frame are
-    /// zeroed by the run before its first task.
+    /// Brings in pixels of an input, channels last, and into its frame if it has one. The run zeros
+    /// the rows of the frame before its first task.
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
     fn bring(&self, index: usize, pixels: Range<usize>) {
         let value = self.plan.inputs[index].1;
@@ -251,7 +251,7 @@ impl ImageRun<'_> {
         }
     }
 
-    /// Copies the inputs that were not made where they lie now.
+    /// Copies the inputs that were not written directly into the output.
     #[expect(unsafe_code, reason = "images are places in buffers shared by threads")]
     fn concat(&self, inputs: &[Value], output: Value, pixel: usize) {
         let (to, mut channel) = (self.span(output), 0);

@@ -1,4 +1,4 @@
-//! The stages of a run and how the work of each is divided among threads.
+//! The stages of a run and the division of their work among threads.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const TASK_FLOATS_MIN: usize = 1 << 14;
 const TASK_PRODUCTS_MIN: usize = 1 << 18;
 /// Bytes of an image that a task reads again for each panel, so that they stay in its core's cache.
 const TASK_BYTES_MAX: usize = 1 << 18;
-/// Tasks for each thread, so that threads end together though one is held up.
+/// Tasks for each thread, so that threads end together even if one is delayed.
 const TASKS_A_THREAD: usize = 4;
 
 /// One stage of a run.

@@ -1,5 +1,6 @@
-//! Runs segments one after another over the values of a run, each of which is freed when its last
-//! reader has run: what a run holds at once depends on how wide its graph is, not on how deep.
+//! Runs segments one after another over the values of a run, and frees each value when its last
+//! reader has run. The memory of a run therefore depends on the width of its graph, not on its
+//! depth.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +40,7 @@ impl Segments {
         debug_assert!(self.frees_after_last_read(), "a value is freed too early");
     }
 
-    /// Whether no segment reads, and no run wants, what was freed before.
+    /// Whether no segment and no output of the run reads a value that was freed before.
     fn frees_after_last_read(&self) -> bool {
         let mut freed: BTreeSet<&str> = BTreeSet::new();
         for (segment, ended) in self.segments.iter().zip(&self.freed) {
@@ -71,8 +72,8 @@ impl Segments {
         self.outputs.iter().map(output).collect()
     }
 
-    /// Runs once and gives every value that was not freed: where it was compiled to keep
-    /// everything, all that was made, and the inputs.
+    /// Runs once and returns every value that was not freed. If the graph was compiled to keep
+    /// everything, these are all values and the inputs.
     pub fn run_all(&self, inputs: &BTreeMap<String, Tensor>) -> Result<Scope, RunError> {
         let mut scope: Scope = inputs.clone();
         for (segment, freed) in self.segments.iter().zip(&self.freed) {
@@ -172,14 +173,14 @@ impl Segment {
         }
     }
 
-    /// Names of the values that its nodes make.
+    /// Returns the names of the values that its nodes make.
     fn made(&self) -> impl Iterator<Item = &str> {
         let named = self.nodes.iter().flat_map(|node| &node.output);
         named.map(String::as_str).filter(|name| !name.is_empty())
     }
 }
 
-/// Whether no other engine would come to anything else: an operator makes too much.
+/// Whether an operator itself failed, so that every other engine would fail too.
 fn is_final(error: &RunError) -> bool {
     matches!(error, RunError::Operator { .. })
 }

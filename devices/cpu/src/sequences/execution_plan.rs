@@ -15,13 +15,13 @@ use super::scratch::ScratchLayout;
 use crate::tiled::plan::Step;
 use crate::tiled::values::Value;
 
-/// Multiplications, or values passed over times what one costs, that a task should at least do.
+/// Smallest work of a task, in multiplications; a pass over a value counts as `PASS_PRODUCTS`.
 const TASK_PRODUCTS_MIN: usize = 1 << 17;
-/// What passing over a value costs, in multiplications of a product.
+/// Cost of a pass over a value, in multiplications of a product.
 const PASS_PRODUCTS: usize = 8;
 /// Bytes of rows that a task reads again for each panel, so that they stay in its core's cache.
 const TASK_BYTES_MAX: usize = 384 << 10;
-/// Tasks for each thread, so that threads end together though one is held up.
+/// Tasks for each thread, so that threads end together even if one is delayed.
 const TASKS_A_THREAD: usize = 4;
 
 /// A plan laid out.
@@ -41,10 +41,10 @@ pub(super) struct SequenceExecutionPlan {
 /// Where a value lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValuePlace {
-    /// An input, by number: read where it is given.
+    /// An input by its index, which steps read in place.
     Given(usize),
     Buffer(usize),
-    /// An output, by number: made where it is handed out.
+    /// An output by its index, written in the tensor that the run returns.
     Result(usize),
 }
 
@@ -74,7 +74,7 @@ pub(super) fn rows(dims: &[usize]) -> usize {
 }
 
 impl SequenceExecutionPlan {
-    /// Lays a plan out; `None` if these sizes are for another engine to judge.
+    /// Lays a plan out; returns `None` if another engine must judge these sizes.
     pub fn new(
         isa: Isa,
         plan: &SequencePlan,
@@ -89,7 +89,7 @@ impl SequenceExecutionPlan {
         for (step, packed) in plan.steps.iter().zip(packed) {
             dims[step.output] = result(step, &dims, packed.as_deref())?;
         }
-        // Nothing larger than any device would hold, nothing empty.
+        // Refuse sizes that no device could hold, and empty values.
         let whole = |dims: &Vec<usize>| count(dims).is_ok_and(|it| it > 0);
         if !dims.iter().all(whole) {
             return None;
@@ -192,7 +192,7 @@ fn divided(isa: Isa, rows: usize, packed: &PackedProduct, threads: usize) -> (us
     (each, panels, packed.matrix.panels.len().div_ceil(panels))
 }
 
-/// Steps in runs of which none reads what another of the same makes.
+/// Divides the steps into stages; no step of a stage reads a result of the same stage.
 fn staged(plan: &SequencePlan) -> Vec<Range<usize>> {
     let mut stages: Vec<Range<usize>> = Vec::new();
     for (index, step) in plan.steps.iter().enumerate() {
@@ -257,7 +257,7 @@ fn places(
     (placed.collect(), buffers)
 }
 
-/// The sizes of a step's result, if those of what it reads fit.
+/// Returns the sizes of a step's result, if those of its inputs fit.
 fn result(
     step: &Step<SequenceAction>,
     dims: &[Vec<usize>],

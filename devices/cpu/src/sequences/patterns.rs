@@ -123,7 +123,7 @@ impl<'a> SequenceMatcher<'a> {
         fits.then_some(maker)
     }
 
-    /// The number that an input is, if it is a constant of one float.
+    /// Returns the value of an input, if it is a constant of one float.
     pub fn scalar(&self, node: &NodeProto, index: usize) -> Option<f32> {
         let tensor = self.constant(node, index)?;
         match tensor.to_vec::<f32>().ok()?[..] {
@@ -147,7 +147,7 @@ impl<'a> SequenceMatcher<'a> {
         }
     }
 
-    /// Whether a value is 32-bit floats of this rank, given or made in a run.
+    /// Whether a value is 32-bit floats of this rank, and an input or a result of the run.
     pub fn is_floats(&self, name: &str, rank: usize) -> bool {
         self.ranks.rank(name) == Some(rank) && self.is_made(name)
     }
@@ -215,7 +215,7 @@ impl<'a> SequenceMatcher<'a> {
         }
     }
 
-    /// The second input, if it is a matrix in the model.
+    /// Returns the second input, if it is a matrix in the model.
     fn matrix(&self, node: &NodeProto) -> Option<String> {
         let tensor = self.constant(node, 1)?;
         let whole = tensor.dims().len() == 2 && tensor.dims().iter().all(|&size| size > 0);

@@ -20,7 +20,7 @@ pub(super) type SequencePlan = Plan<SequenceAction>;
 /// The operation of a step.
 #[derive(Debug)]
 pub(super) enum SequenceAction {
-    /// Its second input, if there is one, is added to the result.
+    /// A product, which adds its second input, if any, to the result.
     Product(Product),
     Shift(Vec<f32>),
     Sum,
@@ -42,7 +42,7 @@ pub(super) struct Product {
     pub activation: Activation,
 }
 
-/// Where a product's weights are: in the model, or, as they are packed now, named only.
+/// The weights of a product: in the model, or only their name once they are packed.
 #[derive(Debug)]
 pub(super) enum ProductWeights {
     Held { name: String, tensor: Tensor },
@@ -232,7 +232,7 @@ impl Drafter<'_, SequenceAction> {
         fits
     }
 
-    /// Draws a sum into the later of two products; gives that one's value.
+    /// Fuses a sum into the later of two products; returns that product's value.
     fn sum(&mut self, values: &[Value]) -> Option<Value> {
         let &[left, right] = values else { return None };
         let (first, last) = self.values.in_order(left, right);

@@ -44,7 +44,7 @@ pass! {
 }
 
 pass! {
-    /// Negative values become zero; what is no number stays.
+    /// Sets negative values to zero; NaN stays NaN.
     fn relu(row: &mut [f32]) {
         for value in row {
             *value = if *value < 0.0 { 0.0 } else { *value };

@@ -18,7 +18,7 @@ use crate::tiled::tile::{TILE_ROWS_MAX, Tile, shares, tile};
 use crate::tiled::values::Value;
 use crate::tiled::worker_pool::Memory;
 
-/// What a run works on.
+/// The state of one run.
 pub(super) struct SequenceRun<'a> {
     pub isa: Isa,
     pub plan: &'a SequencePlan,
@@ -114,9 +114,9 @@ impl SequenceRun<'_> {
                     low,
                     high: f32::INFINITY,
                 };
-                // SAFETY: rows of the input are as long as the weights are deep; weights, ones and
-                // bias were packed for this panel; the rows' columns written are this task's alone,
-                // and what is read or added is done and lies elsewhere.
+                // SAFETY: rows of the input are as long as the weights are deep. Weights, ones and
+                // bias were packed for this panel. Only this task writes these columns of the rows,
+                // and the inputs are complete and lie elsewhere.
                 unsafe { tile(self.isa, panel.vectors, &job) };
                 if product.activation == Activation::Gelu {
                     for write in &writes[..held] {
@@ -129,14 +129,14 @@ impl SequenceRun<'_> {
         }
     }
 
-    /// What looks at one row at a time.
+    /// Computes an action that reads one row at a time.
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
     fn pass(&self, step: &Step<SequenceAction>, action: &SequenceAction, range: Range<usize>) {
         let (from, to) = (self.span(step.inputs[0]), self.span(step.output));
         let other = step.inputs.get(1).map(|&value| self.span(value));
         for row in range {
-            // SAFETY: the row of the result is this task's alone; what is read is done, and lies
-            // elsewhere, since a result never takes the place of what its step reads.
+            // SAFETY: only this task writes the row of the result. The inputs are complete and lie
+            // elsewhere, because a result never takes the place of an input of its step.
             let (read, made) = unsafe { (from.row(row), to.row_mut(row)) };
             match action {
                 SequenceAction::Normalise {

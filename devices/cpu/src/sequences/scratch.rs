@@ -4,7 +4,7 @@ use souk_host::isa::Isa;
 
 use crate::tiled::panels::{Panel, panels, width};
 
-/// Queries whose scores are held at once: a multiple of the heights of all tiles.
+/// Number of queries whose scores are in memory at once: a multiple of the heights of all tiles.
 pub(super) const QUERIES: usize = 24;
 
 /// How the scratch of a task is divided.

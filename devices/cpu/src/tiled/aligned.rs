@@ -14,7 +14,7 @@ const FLOATS: usize = 16;
 #[repr(C, align(64))]
 struct CacheLine([f32; FLOATS]);
 
-/// As many floats as were asked for, from the beginning of a cache line on.
+/// Floats that begin at a cache line.
 #[derive(Debug)]
 pub(crate) struct AlignedFloats {
     lines: Vec<CacheLine>,

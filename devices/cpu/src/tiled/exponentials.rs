@@ -8,7 +8,8 @@ const SUMS: usize = 64;
 const EXPONENT_MIN: f32 = -87.3;
 
 pass! {
-    /// Exponentials of what each value is less than the largest; `total` is what they come to.
+    /// Replaces each value by the exponential of its difference from the largest; adds them to
+    /// `total`.
     fn exponentials(row: &mut [f32], total: &mut f32) {
         let larger = |held: f32, value: f32| if value > held { value } else { held };
         let largest = folded(row, f32::NEG_INFINITY, larger, larger);
@@ -98,7 +99,7 @@ const TANGENT_ABOVE: [f32; 7] = [
 ];
 const TANGENT_BELOW: [f32; 4] = [1.198_258_4e-6, 1.185_347_1e-4, 2.268_434_7e-3, 4.893_525e-3];
 
-/// The hyperbolic tangent: a polynomial by another.
+/// Returns the hyperbolic tangent: a quotient of two polynomials.
 #[inline(always)]
 pub(crate) fn hyperbolic_tangent(value: f32) -> f32 {
     let value = value.clamp(-TANGENT_MAX, TANGENT_MAX);

@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use super::panels::PackedMatrix;
 
-/// What is packed of a weight: which element is at which row and column of the panels.
+/// The layout of a packed weight: which element is at which row and column of the panels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum PackLayout {
     /// A matrix as it stands, or transposed.
     Matrix,
     Transposed,
-    /// Filters of a convolution, in so many groups.
+    /// Filters of a convolution with this many groups.
     Filters {
         groups: usize,
     },
 }
 
-/// The weights packed so far while a program is compiled. A name stands for a content: weights of
-/// equal content were given one name before.
+/// The weights packed so far while a program is compiled. A name identifies a content, because
+/// weights of equal content were merged under one name before.
 #[derive(Default)]
 pub(crate) struct PackedWeights(BTreeMap<(String, PackLayout), Arc<PackedMatrix>>);
 

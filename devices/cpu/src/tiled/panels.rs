@@ -1,6 +1,6 @@
 //! Weights in the order in which tiles read them: in panels as wide as a tile.
 //!
-//! They are only moved, so they can be put back as they were, and nobody has to keep them twice.
+//! Packing only moves them, so it can be undone, and no program needs to store them twice.
 
 use souk_host::isa::Isa;
 
@@ -40,7 +40,7 @@ pub(crate) fn panels(isa: Isa, columns: usize) -> Vec<Panel> {
     let (mut start, mut place) = (0, 0);
     while start < columns {
         let wanted = (columns - start).div_ceil(isa.width());
-        // Of about one width: what is left over would be a narrow one.
+        // Make panels of about one width, so that no narrow panel is left over.
         let vectors = wanted.div_ceil(wanted.div_ceil(isa.tile_vectors_max()));
         let width = vectors * isa.width();
         let columns = (columns - start).min(width);
@@ -72,7 +72,7 @@ pub(crate) fn by_column(isa: Isa, panels: &[Panel], of: impl Fn(usize) -> f32) -
 }
 
 impl PackedMatrix {
-    /// Packs `depth` rows; `fill` gives a panel's columns of one of them.
+    /// Packs `depth` rows; `fill` writes a panel's columns of one row.
     pub fn new(
         isa: Isa,
         panels: Vec<Panel>,

@@ -4,13 +4,13 @@ use souk_onnx::graph::Graph;
 
 use super::values::{Value, Values};
 
-/// A graph as steps; `A` is what a step does.
+/// A graph as steps; `A` is the operation of a step.
 #[derive(Debug)]
 pub(crate) struct Plan<A> {
     pub steps: Vec<Step<A>>,
-    /// Values given in a run, by name.
+    /// Inputs of a run by name.
     pub inputs: Vec<(String, Value)>,
-    /// Values wanted of a run, by name.
+    /// Outputs of a run by name.
     pub outputs: Vec<(String, Value)>,
     pub values: usize,
 }
@@ -40,7 +40,7 @@ impl<'a, A> Drafter<'a, A> {
         }
     }
 
-    /// A step that makes a value of this name.
+    /// Adds a step that makes a value of this name.
     pub fn push(&mut self, action: A, inputs: Vec<Value>, name: &str) {
         let output = self.values.made(name, Some(self.steps.len()));
         self.steps.push(Step {
@@ -50,13 +50,13 @@ impl<'a, A> Drafter<'a, A> {
         });
     }
 
-    /// The step that makes a value nobody but the node at hand reads.
+    /// Returns the step that makes a value, if only the current node reads the value.
     pub fn maker_for_one(&mut self, value: Value) -> Option<&mut Step<A>> {
         let maker = self.values.maker_for_one(value)?;
         Some(&mut self.steps[maker])
     }
 
-    /// The plan; `None` if the graph wants a value that no step makes.
+    /// Returns the plan; `None` if no step makes an output of the graph.
     pub fn finish(self) -> Option<Plan<A>> {
         Some(Plan {
             outputs: self.values.outputs(self.graph)?,

@@ -13,7 +13,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Rows whose first begins so many floats behind the beginning of a memory.
+    /// Creates rows, the first of which begins this many floats after the start of a memory.
     pub fn new(memory: Memory, first: usize, stride: usize, width: usize) -> Self {
         Self {
             data: memory.start().wrapping_add(first),
@@ -37,20 +37,20 @@ impl Span {
         self.data.wrapping_add(row * self.stride + column)
     }
 
-    /// A row.
+    /// Returns a row.
     ///
     /// # Safety
-    /// The memory has the row, and nobody writes it meanwhile.
+    /// The memory must have the row, and no thread may write it meanwhile.
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
     pub unsafe fn row<'a>(self, row: usize) -> &'a [f32] {
         // SAFETY: the caller's.
         unsafe { std::slice::from_raw_parts(self.at(row, 0), self.width) }
     }
 
-    /// A row, to be written.
+    /// Returns a row for writing.
     ///
     /// # Safety
-    /// The memory has the row, and nobody else reads or writes it meanwhile.
+    /// The memory must have the row, and no other thread may read or write it meanwhile.
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
     pub unsafe fn row_mut<'a>(self, row: usize) -> &'a mut [f32] {
         // SAFETY: the caller's.

@@ -1,4 +1,4 @@
-//! Buffers kept from one run for another, shared by the parts of a program.
+//! Buffers that one run leaves for another, shared by the parts of a program.
 
 use std::cmp::Reverse;
 use std::ops::{Deref, DerefMut};
@@ -6,11 +6,11 @@ use std::sync::{Mutex, MutexGuard};
 
 use super::aligned::AlignedFloats;
 
-/// Runs at once whose buffers are kept.
+/// Upper bound on the concurrent runs whose buffers are kept.
 const RUNS_MAX: usize = 2;
 
-/// A spare buffer has at most so many times the floats it is taken for; else the memory of a run
-/// would grow with the differences of its parts.
+/// Upper bound on the length of a spare buffer relative to the request; without it, the memory of a
+/// run would grow with the differences of its parts.
 const LENGTH_FACTOR_MAX: usize = 2;
 
 /// Buffers that no run uses.
@@ -27,15 +27,15 @@ struct Spares {
     asked_max: usize,
 }
 
-/// Buffers that a run uses; they are spare again when this is dropped.
+/// Buffers of a run; when this is dropped, they are spare again.
 pub(crate) struct RunBuffers<'a> {
     spares: &'a SpareBuffers,
     buffers: Vec<AlignedFloats>,
 }
 
 impl SpareBuffers {
-    /// Buffers of at least these lengths: spare ones, with what earlier runs left in them, or new
-    /// ones, which are zero.
+    /// Returns buffers of at least these lengths: spare ones with the contents of earlier runs, or
+    /// new ones filled with zeros.
     pub fn take(&self, lengths: &[usize]) -> RunBuffers<'_> {
         let mut spares = self.lock();
         let mut longest_first: Vec<usize> = (0..lengths.len()).collect();
@@ -53,7 +53,7 @@ impl SpareBuffers {
         spares.used += missing().map(|(_, &floats)| floats).sum::<usize>();
         spares.used_max = spares.used_max.max(spares.used);
         spares.asked_max = spares.asked_max.max(lengths.iter().sum());
-        // Before new buffers are made, so that spares never add to the peak.
+        // Trim before new buffers are allocated, so that spares never add to the peak.
         spares.trim();
         drop(spares);
         let taken = taken.into_iter().zip(lengths);
@@ -73,7 +73,7 @@ impl SpareBuffers {
 }
 
 impl Spares {
-    /// The shortest spare that serves for so many floats.
+    /// Removes the shortest spare that is long enough for this many floats.
     fn take_fitting(&mut self, floats: usize) -> Option<AlignedFloats> {
         let lengths = floats..=floats.saturating_mul(LENGTH_FACTOR_MAX);
         let spares = self.buffers.iter().enumerate();

@@ -1,8 +1,9 @@
 //! The innermost loops: a tile of a convolution's result, and one of a depthwise one's.
 //!
-//! A tile is a few rows (places of the result) by a few vectors of filters, held in registers. For
-//! each tap every row has a pointer to the channels it reads, so stride, dilation, padding (a row
-//! of zeros) and groups are all the same to it, and nothing is copied to make a matrix.
+//! A tile is a few rows (places of the result) by a few vectors of filters, which stay in
+//! registers. For each tap every row has a pointer to the channels it reads. So the tile needs no
+//! case for stride, dilation, padding (a row of zeros) or groups, and no copy of the image as a
+//! matrix.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -27,7 +28,7 @@ const AHEAD_FLOATS_MAX: usize = 1 << 17;
 pub(crate) struct Tile<'a> {
     /// Where each row reads, tap by tap: `taps × rows`.
     pub reads: &'a [*const f32],
-    /// Added to each of them: the first channel of the group.
+    /// First channel of the group, which is added to each read.
     pub channel: usize,
     /// Channels to each tap.
     pub depth: usize,

@@ -13,7 +13,7 @@ pub(crate) struct Values<'a> {
     /// The inputs of a run.
     pub inputs: Vec<(String, Value)>,
     names: BTreeMap<String, Value>,
-    /// How often each name is read, being wanted of a run included.
+    /// How often each name is read; an output of the run counts as a read.
     reads: BTreeMap<&'a str, usize>,
     /// How often later steps read each value.
     left: Vec<usize>,
@@ -57,19 +57,19 @@ impl<'a> Values<'a> {
         value
     }
 
-    /// Another name for a value, which one reader read to give it.
+    /// Gives a value another name; the node that did so was one of its readers.
     pub fn rename(&mut self, value: Value, name: &str) {
         let reads = self.reads.get(name).copied().unwrap_or(0);
         self.left[value] = (self.left[value] + reads).saturating_sub(1);
         self.names.insert(name.to_owned(), value);
     }
 
-    /// The step that makes a value which only one reader still reads.
+    /// Returns the step that makes a value, if only one later node reads the value.
     pub fn maker_for_one(&self, value: Value) -> Option<usize> {
         self.makers[value].filter(|_| self.left[value] == 1)
     }
 
-    /// Two values, the one made later second.
+    /// Returns two values in the order in which they are made.
     pub fn in_order(&self, one: Value, other: Value) -> (Value, Value) {
         match self.makers[one] > self.makers[other] {
             true => (other, one),
@@ -77,7 +77,7 @@ impl<'a> Values<'a> {
         }
     }
 
-    /// The values that a graph wants of a run; `None` if one was not made.
+    /// Returns the outputs of a graph; `None` if no step makes one of them.
     pub fn outputs(&self, graph: &Graph) -> Option<Vec<(String, Value)>> {
         let output = |name: &String| Some((name.clone(), *self.names.get(name)?));
         let outputs = graph.outputs.iter().map(|port| output(&port.name));

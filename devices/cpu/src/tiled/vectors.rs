@@ -1,7 +1,7 @@
-//! Vectors of 32-bit floats in the widths that processors have, and which of them this one has.
+//! Vectors of 32-bit floats in the widths that processors have, and the width of this one.
 //!
-//! Kernels are written once over [`Vector`] and built once for each width; which of them runs is
-//! decided when a program is compiled.
+//! Kernels are written once over [`Vector`] and built once for each width; the compiler of a
+//! program chooses which one runs.
 
 /// Declares a pass: its body is built once for each [`Isa`], and the right one is called.
 macro_rules! pass {
@@ -48,17 +48,17 @@ pub(crate) use pass;
 pub(crate) unsafe trait Vector: Copy {
     /// Floats in it.
     const WIDTH: usize;
-    /// The same float everywhere.
+    /// Returns a vector with this float in every lane.
     unsafe fn splat(value: f32) -> Self;
-    /// Those at a place.
+    /// Loads a vector.
     unsafe fn load(from: *const f32) -> Self;
-    /// Has the line of a place brought nearer, if there is anything.
+    /// Prefetches the cache line of a place, if the processor can.
     unsafe fn fetch(from: *const f32);
     /// Puts them to a place.
     unsafe fn store(self, to: *mut f32);
-    /// The first `count` of them at a place, fewer than there is room for; the others are zero.
+    /// Loads the first `count` floats, fewer than a vector holds; the other lanes are zero.
     unsafe fn load_part(from: *const f32, count: usize) -> Self;
-    /// Puts the first `count` of them to a place.
+    /// Stores the first `count` floats.
     unsafe fn store_part(self, to: *mut f32, count: usize);
     /// `self * factor + sum`, rounded once where the processor does so.
     unsafe fn times_plus(self, factor: Self, sum: Self) -> Self;
@@ -93,7 +93,7 @@ pub(crate) mod x86 {
         unsafe { _mm512_maskz_loadu_ps(mask, from) }
     }
 
-    /// `value` where it is no number, else `otherwise`.
+    /// Returns `value` where it is NaN, otherwise `otherwise`.
     #[inline(always)]
     #[expect(unsafe_code, reason = "vector instructions")]
     unsafe fn or_no_number_512(value: __m512, otherwise: __m512) -> __m512 {
@@ -104,7 +104,7 @@ pub(crate) mod x86 {
         }
     }
 
-    /// `value` where it is no number, else `otherwise`.
+    /// Returns `value` where it is NaN, otherwise `otherwise`.
     #[inline(always)]
     #[expect(unsafe_code, reason = "vector instructions")]
     unsafe fn or_no_number_256(value: __m256, otherwise: __m256) -> __m256 {

@@ -1,8 +1,8 @@
 //! Stages of tasks that several threads work through together.
 //!
-//! A thread takes the next task of a stage until none is left, and goes on to the next stage when
-//! all of them are done. Nothing waits for a thread that has not come: one alone does all the work,
-//! and a late one finds it done. So two programs on one pool cannot block each other.
+//! A thread takes the next task of a stage until none is left, and continues with the next stage
+//! when all of them are done. No thread waits for one that has not come: one alone does all the
+//! work, and a late one finds it done. So two programs on one pool cannot block each other.
 
 use std::any::Any;
 use std::ops::DerefMut;
@@ -21,7 +21,7 @@ const LOOKS_BEFORE_YIELDING: u32 = 1 << 11;
 pub(crate) struct Memory(*mut f32);
 
 #[expect(unsafe_code, reason = "threads share the buffers of a run")]
-// SAFETY: it is only a place; whoever reads or writes there says why that is sound.
+// SAFETY: it is only an address; the code that reads or writes there proves why that is sound.
 unsafe impl Send for Memory {}
 #[expect(unsafe_code, reason = "threads share the buffers of a run")]
 // SAFETY: as above.
@@ -54,7 +54,7 @@ struct Progress {
     done: AtomicUsize,
 }
 
-/// Tasks taken of a block, in a line of the caches of its own.
+/// Number of tasks taken of a block, in a cache line of its own.
 #[derive(Default)]
 #[repr(align(64))]
 struct BlockProgress(AtomicUsize);
@@ -67,8 +67,8 @@ impl Progress {
         }
     }
 
-    /// Does what is left of a stage's tasks and gives how many it did: a thread's own block first,
-    /// which it has in its caches from the stage before and the run before, then the others'.
+    /// Does the remaining tasks of a stage and returns their number: first a thread's own block,
+    /// which its caches hold from the stage and the run before, then the others'.
     fn take(&self, tasks: usize, seat: usize, work: impl Fn(usize)) -> usize {
         let blocks = self.taken.len();
         let start = |block: usize| tasks * block / blocks;

@@ -1,4 +1,4 @@
-//! cuBLASLt asked: products described to it, the way it chose for each kept.
+//! Calls to cuBLASLt: the descriptions of products, and the algorithm it chose for each.
 
 #![expect(
     unsafe_code,
@@ -71,7 +71,7 @@ impl Library {
         })
     }
 
-    /// Whether it does such a product on this card.
+    /// Whether the library computes such a product on this card.
     pub(super) fn takes<P>(&self, product: &Product<P>) -> bool {
         self.way(product).is_some()
     }

@@ -41,7 +41,7 @@ pub(super) fn host_link(context: &CudaContext) -> Path {
 fn place(context: &CudaContext) -> Option<String> {
     let mut bytes = [0u8; PLACE_BYTES];
     let length = i32::try_from(bytes.len()).ok()?;
-    // SAFETY: the driver writes at most so many bytes, and a zero after the last.
+    // SAFETY: the driver writes at most this many bytes, and a zero after the last.
     let said =
         unsafe { sys::cuDeviceGetPCIBusId(bytes.as_mut_ptr().cast(), length, context.cu_device()) };
     said.result().ok()?;
@@ -118,7 +118,7 @@ impl Driver {
     }
 }
 
-/// Whether one card may read another's memory, which it is then allowed to.
+/// Grants one card access to another's memory, if that is possible, and returns whether it is.
 fn opened(own: &CudaContext, other: &CudaContext) -> bool {
     let mut can = 0;
     // SAFETY: both contexts' devices exist, and the driver writes one number.

@@ -1,5 +1,5 @@
-//! Host memory that the card reads and writes by itself: what goes there and comes back passes
-//! through it in parts, one being copied on this side while the card moves another.
+//! Host memory that the card reads and writes by itself. Copies to and from the card pass through
+//! it in parts: the host copies one part while the card moves another.
 
 #![expect(
     unsafe_code,
@@ -27,7 +27,7 @@ pub(super) struct Staging {
 
 struct Part {
     memory: PinnedHostSlice<u8>,
-    /// When the card is done with what was last asked of it.
+    /// The event after the last operation of the card on this part.
     done: CudaEvent,
 }
 
@@ -50,7 +50,7 @@ impl Staging {
         })
     }
 
-    /// Writes bytes to a span that has room for them, before whatever is put in the stream next.
+    /// Writes bytes to a span that has room for them, before any later work of the stream.
     pub(super) fn write(
         &mut self,
         stream: &CudaStream,
@@ -72,7 +72,7 @@ impl Staging {
         Ok(())
     }
 
-    /// Reads a span of so many bytes, after whatever was put in the stream before.
+    /// Reads a span of this many bytes, after all earlier work of the stream.
     pub(super) fn read(
         &mut self,
         stream: &CudaStream,

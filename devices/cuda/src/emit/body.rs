@@ -10,8 +10,8 @@ use naga::{
 
 use super::{EmitError, WRITTEN, Writer, literal, scalar_name};
 
-/// A function being written. Expressions are kept under names of their own, in naga's order, so
-/// that what is read is read where WGSL says.
+/// A function under translation. Each expression becomes a named constant, in naga's order, so that
+/// reads happen where WGSL defines them.
 pub(super) struct Body<'w, 'a> {
     pub writer: &'w mut Writer<'a>,
     pub function: &'w Function,
@@ -216,7 +216,7 @@ impl Body<'_, '_> {
         }
     }
 
-    /// A value where it is used: by its name, or as it is if it has none.
+    /// Returns the text of a value: its name if it has one, otherwise its expression.
     fn value(&self, handle: Handle<Expression>) -> Text {
         let expression = &self.function.expressions[handle];
         match expression {

@@ -34,7 +34,7 @@ pub(crate) struct Submitter {
 }
 
 impl Submitter {
-    /// `None` where the system gives no thread.
+    /// Starts the thread; returns `None` where the system refuses one.
     pub fn start(device: Device, queue: Queue) -> Option<Self> {
         let (sender, orders) = sync_channel(WAITING_MAX);
         let work = move || serve(&device, &queue, &orders);

@@ -112,7 +112,7 @@ impl WebGpu {
         Some(buffer)
     }
 
-    /// Buffers with these in them, of so many bytes each, by way of one that holds all of them.
+    /// Uploads contents to buffers of these sizes, through one buffer that holds all of them.
     pub fn upload_all(&self, contents: &[(&[u8], u64)]) -> Result<Option<Vec<Buffer>>, GpuError> {
         let failed = |error: &dyn std::fmt::Display| GpuError::Driver(error.to_string());
         let sizes = contents.iter().map(|(_, size)| *size);
@@ -289,7 +289,7 @@ impl WebGpu {
     }
 }
 
-/// The buffer, if it is one of wgpu.
+/// Returns the buffer, if it is one of wgpu.
 fn own(buffer: &driver::Buffer) -> Option<&Buffer> {
     match buffer {
         driver::Buffer::WebGpu(buffer) => Some(buffer),

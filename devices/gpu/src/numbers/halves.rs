@@ -24,7 +24,7 @@ fn narrowed(v: f32) -> u32 {
 }
 ";
 
-/// The same for the upper halves of floats.
+/// The functions of bf16, the upper halves of floats.
 const BF16: &str = r"
 fn widened(h: u32) -> f32 { return bitcast<f32>(h << 16u); }
 fn narrowed(v: f32) -> u32 {
@@ -39,7 +39,7 @@ pub(crate) fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::Bf16)
 }
 
-/// The functions `widened` and `narrowed` of a type of 16 bits; nothing for another.
+/// Returns the functions `widened` and `narrowed` of a 16-bit type; an empty string for another.
 pub(crate) fn functions(dtype: DType) -> &'static str {
     match dtype {
         DType::F16 => F16,

@@ -1,6 +1,6 @@
-//! Integers: those of 32 bits a word each, of 64 two where the device has such; narrower ones
-//! packed and computed with in 32, so that what leaves their range wraps when it is packed, as
-//! ONNX's do.
+//! Integers. Those of 32 bits take one word each, those of 64 two where the device has such
+//! numbers. Narrower ones are packed and computed in 32 bits, so that a value outside their range
+//! wraps when it is packed, as in ONNX.
 
 use souk_memory::DType;
 

@@ -1,9 +1,9 @@
-//! Values narrower than a word: several lie in one, are widened where a kernel reads them, and what
-//! a node makes is narrowed once. Halves and 8-bit floats are computed with as 32-bit floats,
-//! integers as those of 32 bits.
+//! Values narrower than a word. Several lie in one word; a kernel that reads them widens them, and
+//! the results of a node are narrowed once. Kernels compute halves and 8-bit floats as 32-bit
+//! floats, and integers as 32-bit integers.
 //!
-//! All of it is arithmetic of integers, so every adapter has it and every one gives the same bits.
-//! Products and convolutions read packed halves as they are, products of bytes packed bytes.
+//! The conversions use only integer arithmetic, so every adapter has them and gives the same bits.
+//! Products and convolutions read packed halves directly, and products of bytes read packed bytes.
 
 use souk_memory::DType;
 
@@ -27,12 +27,12 @@ pub(crate) fn is_small_float(dtype: DType) -> bool {
 }
 
 /// Whether values of a type lie on the device in words of their own or packed. Other integers are
-/// narrowed to 32 bits when they are sent.
+/// narrowed to 32 bits on their way to the device.
 pub(crate) fn lies_there(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::Bool) || per_word(dtype) > 1
 }
 
-/// What values of a type are computed with as.
+/// Returns the type in which kernels compute values of a type.
 pub(crate) fn wide(dtype: DType) -> DType {
     match dtype {
         _ if integers::packed_bits(dtype).is_some() => DType::I32,
@@ -41,8 +41,8 @@ pub(crate) fn wide(dtype: DType) -> DType {
     }
 }
 
-/// The functions `widened` and `narrowed` of a packed type; nothing for another. Floats too large
-/// for 8 bits become the largest there is, or what stands for infinity.
+/// Returns the functions `widened` and `narrowed` of a packed type; an empty string for another.
+/// Floats too large for 8 bits become the largest one, or the pattern of infinity.
 pub(crate) fn functions(dtype: DType, rounding: Rounding) -> String {
     match integers::packed_bits(dtype) {
         Some(bits) => integers::functions(dtype, bits),
@@ -61,7 +61,7 @@ pub(crate) enum Halves {
 }
 
 impl Halves {
-    /// Whether kernels read and write elements of a type one by one as they lie.
+    /// Whether kernels read and write elements of a type directly, one by one.
     pub fn has(self, dtype: DType) -> bool {
         self == Self::Own && dtype == DType::F16
     }

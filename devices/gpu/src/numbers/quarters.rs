@@ -17,9 +17,9 @@ struct Layout {
 enum Kind {
     /// As in wider floats.
     Ieee,
-    /// The largest pattern is no number; there is no infinity.
+    /// The largest pattern is NaN; there is no infinity.
     Finite,
-    /// Negative zero is no number; there is no infinity.
+    /// Negative zero is NaN; there is no infinity.
     UnsignedZero,
 }
 

@@ -1,8 +1,8 @@
 //! Attention without its matrix of scores, and rotary positions.
 //!
-//! A workgroup makes one query's row: it goes over the keys 64 at a time, a thread a key, keeps the
-//! largest score and the sum of exponentials so far, and rescales what it has when the largest
-//! grows. Heads are found by steps, so inputs of three dimensions are read as they lie.
+//! A workgroup computes one query's row. It goes over the keys 64 at a time, a thread a key, keeps
+//! the largest score and the sum of exponentials so far, and rescales its sums when the largest
+//! grows. Kernels find heads by strides, so they read inputs of three dimensions in place.
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;
@@ -14,7 +14,7 @@ use crate::operators::layout::{joined, taken, transposed};
 use crate::recording::{Array, Groups, Step, word};
 use crate::shaders::{PRELUDE, bindings, by_group, gather, prelude, rotate};
 
-/// Columns of the result one pass over the keys makes: four to a thread.
+/// Columns of the result that one pass over the keys computes: four to a thread.
 const COLUMNS: usize = 256;
 
 /// Queries, keys or values by head: sizes, and steps of sample, head and position.
@@ -58,7 +58,7 @@ impl Heads {
         }
     }
 
-    /// The same as an array of four dimensions.
+    /// Returns it as an array of four dimensions.
     fn by_head(&self, step: &mut Step<'_, '_>) -> Result<Array, GpuError> {
         if self.array.dims.len() == 4 {
             return Ok(self.array.clone());

@@ -9,7 +9,7 @@ use crate::operators::layout::transposed;
 use crate::operators::reduce::{middle, reduction};
 use crate::recording::{Array, Step};
 
-/// `BatchNormalization`; where it trains, also the running mean and variance that it makes.
+/// `BatchNormalization`; in training, also computes the running mean and variance.
 pub(crate) fn batch_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let training = step.call.flag("training_mode");
     let input = if training {

@@ -13,7 +13,7 @@ use crate::operators::elementwise::{integers, map};
 use crate::recording::{Array, Step, narrow_by};
 use doubles::{CastInput, as_f64, given};
 
-/// `Cast` and `CastLike`; what has 64 bits that the device has not the host casts on its way here.
+/// `Cast` and `CastLike`. If the device lacks a 64-bit type, the host casts it on its way here.
 pub(crate) fn cast(step: &mut Step<'_, '_>, to: DType) -> Result<Vec<Array>, GpuError> {
     let from = match step.call.optional(0) {
         Some(tensor) => tensor.dtype(),
@@ -32,12 +32,12 @@ pub(crate) fn cast(step: &mut Step<'_, '_>, to: DType) -> Result<Vec<Array>, Gpu
         let rounding = Rounding::of(&step.call);
         return Ok(vec![narrow_by(step.stream, floats, to, rounding)?]);
     }
-    // What is packed is rounded when it is packed.
+    // Packing rounds values of a packed type.
     Ok(vec![cast_wide(step, input, wide(to))?])
 }
 
-/// An array as 32-bit floats that are rounded once more: what has 64 bits is rounded to odd, so
-/// that rounding it twice is rounding it once.
+/// Converts an array to 32-bit floats that are rounded once more. Rounds 64-bit values to odd, so
+/// that the two roundings equal one.
 fn to_be_packed(step: &mut Step<'_, '_>, input: Array) -> Result<Array, GpuError> {
     let wide = match input.dtype {
         dtype if is_double(dtype) && step.stream.context.doubles().floats => {
@@ -48,7 +48,7 @@ fn to_be_packed(step: &mut Step<'_, '_>, input: Array) -> Result<Array, GpuError
     map(step, "odd(a)", &[(&wide, DType::F64)], DType::F32, [0.0; 3])
 }
 
-/// An array as another type that is not packed.
+/// Casts an array to another type that is not packed.
 pub(crate) fn cast_wide(
     step: &mut Step<'_, '_>,
     input: Array,

@@ -1,5 +1,6 @@
-//! Convolutions: products whose right operand is read from the image through the window, so nothing
-//! is unfolded in memory; thin groups and transposed ones take a thread for each element.
+//! Convolutions: products whose right operand is read from the image through the window, so the
+//! kernel unfolds nothing in memory; thin groups and transposed ones take a thread for each
+//! element.
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;
@@ -48,7 +49,7 @@ pub(crate) fn geometry(window: &Window, input: &[usize]) -> Result<Vec<usize>, K
     Ok(sizes)
 }
 
-/// Of what types a convolution is.
+/// The types of a convolution.
 #[derive(Clone, Copy)]
 struct Types {
     halves: Halves,
@@ -198,7 +199,7 @@ fn conv_direct(arrays: &str, types: Types, with_bias: bool, tail: &Tail) -> Stri
     )
 }
 
-/// `ConvTranspose`: each place of the result gathers what reaches it.
+/// `ConvTranspose`: each place of the result gathers the inputs that reach it.
 pub(crate) fn conv_transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let (input, weights) = (step.light(0)?, step.operand(1)?);
     let bias = step.optional(2)?;

@@ -17,21 +17,21 @@ use crate::recording::{Array, Groups, Step};
 use crate::shaders::functions::functions;
 use crate::shaders::{BY_THREAD, bindings};
 
-/// What an element-wise operator is made of.
+/// The expression and the types of an element-wise operator.
 #[derive(Clone, Copy)]
 pub(crate) struct Map {
     /// The expression of one element.
     pub expression: &'static str,
-    /// What the inputs are taken for.
+    /// The type as which the kernel reads the inputs.
     pub inputs: DType,
-    /// What the result is.
+    /// The type of the result.
     pub output: DType,
     /// Attributes that become `s`, `t` and `u`, with their defaults.
     pub numbers: &'static [(&'static str, f64)],
 }
 
-/// Functions of one float. Of a bare choice a driver may make the larger of two, which loses what
-/// is no number (`Relu`); and a device's sine has few digits where it is small.
+/// Returns the function of one float. A driver may compile a bare choice to a maximum, which loses
+/// NaN (`Relu`); and a device's sine has few digits where it is small.
 pub(crate) fn unary(operator: &str) -> Option<Map> {
     let (expression, numbers): (_, &'static [(&'static str, f64)]) = match operator {
         "Abs" => ("abs(a)", &[]),
@@ -238,8 +238,8 @@ fn kernel(expression: &str, inputs: &[(&Array, DType)], output: &Array) -> Strin
     )
 }
 
-/// Lines that read the numbers `s`, `t` and `u` in the type of these arrays, of which so many are
-/// inputs.
+/// Returns lines that read the numbers `s`, `t` and `u` in the type of these arrays; `inputs` counts
+/// the input arrays.
 fn numbers_of(arrays: &str, inputs: usize) -> String {
     if !arrays.contains("f64") {
         return "  let s = f(2u);\n  let t = f(3u);\n  let u = f(4u);\n".to_owned();
@@ -251,7 +251,7 @@ fn numbers_of(arrays: &str, inputs: usize) -> String {
     )
 }
 
-/// Steps through an array of `own` sizes as it is repeated to `dims`.
+/// Returns the steps through an array of `own` sizes that is repeated to `dims`.
 pub(crate) fn repeated(own: &[usize], dims: &[usize]) -> Vec<usize> {
     let missing = dims.len() - own.len();
     let steps = strides(own);
@@ -287,7 +287,7 @@ fn merged(dims: &[usize], steps: &[Vec<usize>]) -> (Vec<usize>, Vec<Vec<usize>>)
     (sizes, walks)
 }
 
-/// What a node does with elements of a type.
+/// Returns the function of a node for elements of a type.
 fn map_of(step: &Step<'_, '_>, dtype: DType) -> Result<Map, GpuError> {
     let operator = step.call.node.op_type();
     let is_signed = matches!(dtype, DType::I32 | DType::I64);
@@ -332,7 +332,7 @@ pub(crate) fn one(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     )?])
 }
 
-/// What the last kernel of a node writes for a result of some type.
+/// Returns the type in which the last kernel of a node writes a result of some type.
 pub(crate) fn made(step: &Step<'_, '_>, output: DType) -> DType {
     match output {
         DType::F32 => step.made(),
@@ -371,7 +371,7 @@ fn no_zero(step: &Step<'_, '_>) -> Result<(), GpuError> {
     }
 }
 
-/// All inputs after another, what comes of the last as type `last`.
+/// Combines all inputs one after the other; the last result has type `last`.
 fn chained(
     step: &mut Step<'_, '_>,
     first: Array,

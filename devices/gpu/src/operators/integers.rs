@@ -1,9 +1,10 @@
 //! Products of bytes, exact in 32-bit integers: `MatMulInteger`, `QLinearMatMul`.
 //!
 //! A workgroup holds strips of both operands as words of four bytes along the depth, and a thread
-//! multiplies and adds four at a time, which most devices do in one instruction. Unsigned bytes are
-//! moved into the signed range first; zero points are taken off by the sums of rows and columns.
-//! Where a card's maker has a library that takes the operands, that multiplies the bytes.
+//! multiplies and adds four at a time, which most devices do in one instruction. The kernel first
+//! moves unsigned bytes into the signed range, and subtracts zero points by the sums of rows and
+//! columns. Where the maker of a card has a library that takes the operands, the library multiplies
+//! the bytes.
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;
@@ -38,7 +39,7 @@ fn dots(a: u32, b: vec4<u32>) -> vec4<i32> {
 }
 ";
 
-/// A thread's part of what a workgroup multiplies once both tiles are filled.
+/// A thread's part of a workgroup's product, once both tiles are filled.
 const MULTIPLY: &str = r"
     for (var k = 0u; k < 16u; k++) {
       let at = k * 64u + tc;
@@ -54,7 +55,7 @@ const MULTIPLY: &str = r"
     }
 ";
 
-/// The deepest product that is given to a library: a float tells the kernel after it how deep.
+/// The deepest product that the library gets: a float tells the next kernel the depth.
 #[cfg(feature = "cuda")]
 const LIBRARY_DEPTH_MAX: usize = 1 << 24;
 
@@ -77,7 +78,7 @@ pub(crate) fn matmul_integer(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuE
     Ok(vec![exact(step, &places)?])
 }
 
-/// `QLinearMatMul`: the product of what quantised matrices stand for, quantised again.
+/// `QLinearMatMul`: dequantises two matrices, multiplies them and quantises the product.
 pub(crate) fn qlinear_matmul(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let places = Places {
         left: 0,
@@ -147,7 +148,8 @@ fn exact(step: &mut Step<'_, '_>, places: &Places) -> Result<Array, GpuError> {
     Ok(result)
 }
 
-/// The same by the maker's library, which knows no zero points: they are taken off afterwards.
+/// Computes the same with the maker's library, which has no zero points: a later kernel subtracts
+/// them.
 #[cfg(feature = "cuda")]
 fn by_library(
     step: &mut Step<'_, '_>,
@@ -225,7 +227,7 @@ fn zero_point(step: &mut Step<'_, '_>, index: usize, each: usize) -> Result<Arra
     Ok(zero)
 }
 
-/// What turns a byte of a type into a signed one, and how far that moves it.
+/// Returns the bits that turn a byte of a type into a signed one, which are also the distance.
 fn flip(dtype: DType) -> u32 {
     if dtype == DType::U8 { 0x80 } else { 0 }
 }

@@ -8,7 +8,7 @@ use crate::error::GpuError;
 use crate::recording::{Array, Groups, Step, word};
 use crate::shaders::{copy, take};
 
-/// What lies outside a source's dimension.
+/// The values outside a source's dimension.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outside {
     Nothing = 0,
@@ -63,7 +63,7 @@ fn record(
     )
 }
 
-/// What the copying kernel is told: its sizes, the first of them how many elements there are.
+/// Returns the arguments of the copying kernel; the first is the number of elements.
 fn told(axes: &[Axis], (first, to): (usize, usize), fill: u32) -> Vec<usize> {
     let count = axes.iter().map(|axis| axis.size).product();
     let mut sizes = vec![count, axes.len(), first, to, fill as usize];
@@ -124,7 +124,7 @@ pub(crate) fn duplicate(step: &mut Step<'_, '_>, array: &Array) -> Result<Array,
     copied(step, array, &mut whole(array), 0)
 }
 
-/// A box of an array of these sizes, from a first place on, written over another from a place on.
+/// Writes a box of an array over another array, each from a first place on.
 pub(crate) fn overwrite(
     step: &mut Step<'_, '_>,
     from: (&Array, usize),
@@ -145,7 +145,7 @@ fn whole(array: &Array) -> Vec<Axis> {
         .collect()
 }
 
-/// The shape a node that only renames gives its input.
+/// Returns the input in the shape that a node which only renames gives it.
 pub(crate) fn renamed(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let input = step.operand(0)?;
     let dims = match step.call.node.op_type() {
@@ -234,7 +234,7 @@ pub(crate) fn transpose(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError>
     Ok(vec![transposed(step, &input, &order)?])
 }
 
-/// An array with its axes in another order.
+/// Returns an array with its axes in another order.
 pub(crate) fn transposed(
     step: &mut Step<'_, '_>,
     input: &Array,
@@ -376,7 +376,7 @@ pub(crate) fn concat(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     Ok(vec![joined(step, &parts, along)?])
 }
 
-/// Arrays one after another along an axis.
+/// Joins arrays along an axis.
 pub(crate) fn joined(
     step: &mut Step<'_, '_>,
     parts: &[&Array],
@@ -471,7 +471,7 @@ pub(crate) fn pad(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     Ok(vec![copied(step, &input, &mut axes, fill)?])
 }
 
-/// Runs of `run` words taken from places of a source; places below 0 give `fill`.
+/// Copies runs of `run` words from places of a source; places below 0 give `fill`.
 pub(crate) fn taken(
     step: &mut Step<'_, '_>,
     source: &Array,

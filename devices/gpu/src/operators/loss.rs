@@ -51,7 +51,7 @@ fn loss(step: &mut Step<'_, '_>, logs: &Array) -> Result<Array, GpuError> {
         let class = usize::try_from(class).ok()?;
         i32::try_from((sample * classes + class) * plane + inner).ok()
     };
-    // What is ignored is taken from nowhere: 0.
+    // An ignored element has no source, so it becomes 0.
     let places: Vec<i32> = wanted
         .iter()
         .enumerate()

@@ -102,7 +102,8 @@ fn largest(numbers: Numbers, has_places: bool) -> String {
     )
 }
 
-/// A kernel that goes over a window: what it begins with, does with each element `v`, and writes.
+/// Returns a kernel that goes over a window: `start`, then `each` for every element `v`, then
+/// `last`.
 fn source((arrays, numbers): (&str, Numbers), start: &str, each: &str, last: &str) -> String {
     let prelude = prelude(arrays);
     let element = numbers.read("x[plane + (u32(z) * p[5] + u32(y_)) * p[6] + u32(x_)]");

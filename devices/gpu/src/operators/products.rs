@@ -87,7 +87,7 @@ fn main(@builtin(workgroup_id) w: vec3<u32>, @builtin(local_invocation_index) l:
     )
 }
 
-/// The height of tiles for so many rows.
+/// Returns the height of tiles for this many rows.
 pub(crate) fn tile_rows(rows: usize) -> usize {
     if rows <= 16 { 16 } else { 64 }
 }
@@ -338,7 +338,8 @@ fn operand<'a>(array: &'a Array, batch: &[usize], (row, column): (usize, usize))
     }
 }
 
-/// `Gemm`: two matrices, either of them transposed, and a third repeated to the result's shape.
+/// `Gemm`: multiplies two matrices, either of them transposed, and adds a third, repeated to the
+/// result's shape.
 pub(crate) fn gemm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError> {
     let (left, right) = (step.operand(0)?, step.operand(1)?);
     let added = step.packed(2)?;

@@ -13,8 +13,8 @@ use crate::operators::layout::taken;
 use crate::operators::reduce;
 use crate::recording::{Array, Step, narrow_by};
 
-/// A scale or a zero point in a shape that repeats over an input of these sizes: one for all, one
-/// for each slice of an axis, or one for each block of it.
+/// Returns a scale or a zero point in a shape that repeats over an input of these sizes: one for
+/// all, one for each slice of an axis, or one for each block of it.
 fn repeating(step: &mut Step<'_, '_>, array: Array, dims: &[usize]) -> Result<Array, GpuError> {
     if array.count() == 1 {
         return Ok(array.reshaped(Vec::new()));
@@ -32,7 +32,7 @@ fn repeating(step: &mut Step<'_, '_>, array: Array, dims: &[usize]) -> Result<Ar
     Ok(array.reshaped(shape))
 }
 
-/// What each block along an axis shares, for each of its elements; the last block may be short.
+/// Repeats the value of each block along an axis for its elements; the last block may be short.
 fn blocked(
     step: &mut Step<'_, '_>,
     array: &Array,
@@ -53,7 +53,7 @@ fn blocked(
     taken(step, array, &places, run, dims)
 }
 
-/// The scale and, if there is one, the zero point of a node.
+/// Returns the scale and, if the node has one, the zero point.
 fn scale_and_zero(
     step: &mut Step<'_, '_>,
     dims: &[usize],

@@ -16,7 +16,7 @@ use crate::operators::layout::transposed;
 use crate::recording::{Array, Groups, Step};
 use crate::shaders::{Softmax, normalise, place_of_extreme, reduce, softmax, top};
 
-/// From this many elements on a whole workgroup makes one result.
+/// From this many elements on, a whole workgroup computes one result.
 const GROUPED_MIN: usize = 128;
 
 /// The four expressions of a reduction: start, of each element `v`, of two results `a` and `b`,
@@ -330,7 +330,7 @@ pub(crate) fn layer_norm(step: &mut Step<'_, '_>) -> Result<Vec<Array>, GpuError
     rows(step, &input, &rows_of, (&scale, &shift), &statistics)
 }
 
-/// An input repeated to `dims`, if it is there.
+/// Returns an input repeated to `dims`, if the node has it.
 fn spread(
     step: &mut Step<'_, '_>,
     index: usize,

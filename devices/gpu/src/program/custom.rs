@@ -1,9 +1,10 @@
 //! Nodes whose kernels are a buyer's own, in WGSL.
 //!
 //! The kernel is the node's first input. Group 0 holds the tensors from binding 0 on, as read-only
-//! arrays of 32-bit words, and after them the outputs, zeroed, as writable ones; the entry is
-//! `main`. It runs in so many workgroups as the attribute `groups` says, else with 64 threads or
-//! more for each 64 elements of the first output. naga validates it and bounds arrays and loops.
+//! arrays of 32-bit words, and after them the outputs, filled with zeros, as writable ones; the
+//! entry is `main`. The attribute `groups` sets the number of workgroups; without it, the kernel
+//! runs with 64 threads or more for each 64 elements of the first output. naga validates it and
+//! bounds arrays and loops.
 
 use souk_memory::{DType, Tensor};
 use souk_onnx::NodeProto;
@@ -18,7 +19,8 @@ use crate::driver::{Launch, Stretch};
 use crate::error::GpuError;
 use crate::recording::{Array, Groups, Step};
 
-/// Bytes of source: beyond any kernel written by hand, well below what a compiler chokes on.
+/// Upper bound on the bytes of a source: beyond any kernel written by hand, well below the size
+/// that overloads a compiler.
 pub(crate) const SOURCE_BYTES_MAX: usize = 256 << 10;
 
 /// Whether a node is one.
@@ -26,7 +28,7 @@ pub(crate) fn is_kernel(node: &NodeProto) -> bool {
     Custom::of(node) == Some(Custom::Wgsl)
 }
 
-/// Whether a node can be run: its kernel compiles, and all it takes and gives are 32-bit words.
+/// Whether a node can run: its kernel compiles, and its inputs and outputs are 32-bit words.
 pub(crate) fn check(
     context: &Context,
     graph: &Graph,
@@ -64,7 +66,7 @@ pub(crate) fn check(
     }
 }
 
-/// The first of so many inputs that a kernel may write into: others may read it as well.
+/// Returns the first of this many inputs that a kernel may write to: others may read it as well.
 fn written_input(source: &str, inputs: u32) -> Result<Option<u32>, String> {
     let module = naga::front::wgsl::parse_str(source).map_err(|error| error.to_string())?;
     let written = module.global_variables.iter().filter_map(|(_, variable)| {
@@ -89,7 +91,7 @@ fn text(source: &Tensor) -> Result<&str, GpuError> {
     std::str::from_utf8(bytes).map_err(|error| GpuError::Kernel(error.to_string()))
 }
 
-/// Workgroups as the node states them, if it does; up to three sizes.
+/// Returns the workgroups that the node states, if any; up to three sizes.
 fn groups_stated(node: &NodeProto) -> Result<Option<[usize; 3]>, KernelError> {
     let Some(stated) = node.ints("groups") else {
         return Ok(None);
@@ -124,7 +126,7 @@ pub(crate) fn record(step: &mut Step<'_, '_>, graph: &Graph) -> Result<Vec<Array
             .checked_mul(4)
             .filter(|&it| it as u64 <= step.stream.context.bytes_max);
         let bytes = bytes.ok_or(KernelError::TooLarge(count as u128))?;
-        // Zeroed: what another run left there is nobody's business.
+        // Clear the output, because a kernel must not see the data of another run.
         outputs.push(step.stream.words(dtype, dims, &vec![0; bytes])?);
     }
     let groups = match groups_stated(node)? {

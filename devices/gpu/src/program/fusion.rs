@@ -15,7 +15,7 @@ use crate::operators::elementwise::{gelu_expression, numbers, unary};
 use crate::program::table::Side;
 use crate::recording::{FusedFunction, Tail, Then};
 
-/// A node with those taken into it.
+/// A node with the nodes fused into it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Fusion {
     pub tail: Tail,
@@ -30,7 +30,7 @@ pub(crate) struct Fusion {
 /// The role of a node in the fusion.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Place {
-    /// It runs as it is.
+    /// The node runs alone.
     Alone,
     /// Other nodes are fused into it.
     Head(Box<Fusion>),
@@ -39,7 +39,7 @@ pub(crate) enum Place {
 }
 
 impl Fusion {
-    /// The names of the inputs that a node has with these taken into it; empty for none.
+    /// Returns the names of the inputs of a node with these nodes fused into it; empty for none.
     pub fn inputs<'a>(&'a self, node: &'a NodeProto) -> Vec<&'a str> {
         let mut names: Vec<&str> = node.input.iter().map(String::as_str).collect();
         if let Some(bias) = &self.bias {
@@ -95,8 +95,8 @@ pub(crate) fn plan(graph: &Graph, sides: &[Side], multiplies_quarters: bool) -> 
     places
 }
 
-/// For each value the nodes that read it, once for each time; a value that leaves the graph has one
-/// reader more, which is no node.
+/// Returns for each value the nodes that read it, once for each read. An output of the graph has
+/// one more reader, which is not a node.
 fn readers(graph: &Graph) -> BTreeMap<&str, Vec<usize>> {
     let mut readers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (index, node) in graph.nodes().iter().enumerate() {
@@ -116,7 +116,7 @@ fn is_head(node: &NodeProto) -> bool {
     known && node.operator_domain().is_empty()
 }
 
-/// Takes a node, if it is one that can be taken next.
+/// Fuses a node, if it can be fused next.
 fn take(graph: &Graph, head: &NodeProto, node: &NodeProto, fused: &mut Fusion) -> bool {
     if fused.tail.then.is_some() {
         return false;

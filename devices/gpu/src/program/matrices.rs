@@ -30,7 +30,7 @@ pub(crate) struct Source {
     is_turned: bool,
 }
 
-/// For each value that need not be made the weights that it would be made of.
+/// Returns, for each value that need not be made, the weights that it would come from.
 pub(crate) fn plan(graph: &Graph, sides: &[Side]) -> BTreeMap<String, Source> {
     let mut found = BTreeMap::new();
     for (node, side) in graph.nodes().iter().zip(sides) {
@@ -145,8 +145,8 @@ pub(crate) fn take(graph: &Graph, sources: &BTreeMap<String, Source>, places: &m
     }
 }
 
-/// The matrices on the device, by the values that are not made; of one that fails its weight's
-/// name. Scales are widened once.
+/// Sends the matrices to the device, and returns them by the values that stay unmade; an error
+/// names the weight. Widens scales once.
 pub(crate) fn sent(
     context: &Context,
     graph: &Graph,

@@ -1,7 +1,7 @@
-//! What the GPU backend declares: each operator, and what its inputs must be.
+//! The operators of the GPU backend, with the requirements on their inputs.
 //!
-//! Shapes, axes and indices are read on the host while a run is recorded, so the values that carry
-//! them must be there: inputs, weights, and what the host makes of them.
+//! The host reads shapes, axes and indices while it records a run, so it must have the values that
+//! carry them: inputs, weights, and the results that it computes from those.
 
 mod judge;
 
@@ -31,16 +31,16 @@ pub(crate) enum Side {
     Device,
 }
 
-/// What the inputs that the device reads may be.
+/// The types that an operator's device inputs may have.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Takes {
     /// Floats of 32 or 16 bits.
     Floats,
-    /// Those, or of 64 bits.
+    /// Floats, also of 64 bits.
     Reals,
-    /// Those, or integers of 8 bits or more.
+    /// Those, and integers of 8 bits or more.
     Numbers,
-    /// The same, or truths.
+    /// Those, and truths.
     Comparable,
     /// Integers of 8 bits or more.
     Whole,
@@ -69,11 +69,11 @@ struct Declaration {
     takes: Takes,
     /// Inputs the host must have.
     host: &'static [usize],
-    /// Outputs it gives at most.
+    /// Upper bound on the outputs.
     outputs: usize,
 }
 
-/// Operators of floats alone, with one output, of which the host need know nothing.
+/// Operators of floats alone, with one output, whose values the host need not know.
 const FLOATS: &[&str] = &[
     "AveragePool",
     "Conv",

@@ -1,5 +1,5 @@
-//! Values packed several to a word, widened where a kernel reads them, and what a node makes
-//! narrowed once.
+//! Values packed several to a word: a kernel that reads them widens them, and the results of a node
+//! are narrowed once.
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;
@@ -11,8 +11,8 @@ use crate::shaders::{BY_THREAD, PRELUDE, bindings, prelude};
 
 use super::stream::{Array, Groups, Stream};
 
-/// A packed array in words of its own, and one of 64 bits that is known in 32 in all of them where
-/// the device has such; another is given back as it is.
+/// Unpacks an array into one word per element, and widens 64-bit values stored in 32 bits where the
+/// device has 64-bit numbers. Returns any other array unchanged.
 pub(crate) fn widen(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuError> {
     let dtype = array.dtype;
     if stream.context.doubles().has(dtype) && !array.is_double {
@@ -50,7 +50,7 @@ fn lengthen(stream: &mut Stream<'_>, array: Array) -> Result<Array, GpuError> {
     Ok(long)
 }
 
-/// Values rounded to a packed type and packed; what is of another type is given back as it is.
+/// Rounds values to a packed type and packs them; returns an array of another type unchanged.
 pub(crate) fn narrow(
     stream: &mut Stream<'_>,
     array: Array,
@@ -59,7 +59,7 @@ pub(crate) fn narrow(
     narrow_by(stream, array, dtype, Rounding::default())
 }
 
-/// The same, rounded to floats of 8 bits in this way: a thread for each word.
+/// Narrows values to a packed type, 8-bit floats with this rounding: a thread for each word.
 pub(crate) fn narrow_by(
     stream: &mut Stream<'_>,
     array: Array,

@@ -1,8 +1,8 @@
-//! A matrix among the weights that kernels read as it lies.
+//! A matrix among the weights that kernels read in its stored form.
 
 use super::stream::Array;
 
-/// Rows of floats of 32 or 16 bits, or of integers of which so many in a row share a scale.
+/// Rows of floats of 32 or 16 bits, or of integers, a fixed number of which in a row share a scale.
 #[derive(Clone)]
 pub(crate) struct Matrix {
     pub values: Array,
@@ -30,7 +30,7 @@ impl Matrix {
         scales.map_or([1, 0], |it| [it.block, it.array.dims[1]])
     }
 
-    /// What a kernel is bound to.
+    /// Returns the arrays to bind to a kernel.
     pub fn arrays(&self) -> Vec<&Array> {
         let scales = self.scales.iter().map(|it| &it.array);
         std::iter::once(&self.values).chain(scales).collect()

@@ -35,7 +35,7 @@ pub(crate) struct Step<'a, 'c> {
     pub wanted: Option<DType>,
     /// Whether its first input is a state that no later node reads, so that it may be overwritten.
     pub overwrites: bool,
-    /// The matrix that it reads as it lies, in the place of one of its inputs.
+    /// The matrix that it reads in its stored form, in the place of one of its inputs.
     pub matrix: Option<&'a Matrix>,
 }
 
@@ -64,7 +64,7 @@ impl Value {
         }
     }
 
-    /// It on the device, if it is there.
+    /// Returns the array on the device, if there is one.
     pub fn on_device(&self) -> Option<&Array> {
         self.device.get()
     }
@@ -78,7 +78,7 @@ impl Value {
         }
     }
 
-    /// It on the device, sent there if it was not yet.
+    /// Returns the array on the device, and first sends the tensor there if necessary.
     pub fn array(&self, stream: &Stream<'_>) -> Result<&Array, GpuError> {
         if let Some(array) = self.device.get() {
             return Ok(array);
@@ -98,7 +98,7 @@ pub(crate) fn upload(stream: &Stream<'_>, tensor: &Tensor) -> Result<Array, GpuE
     stream.words(tensor.dtype(), tensor.dims(), &words)
 }
 
-/// The same of several tensors in one copy.
+/// Sends several tensors to the device in one copy.
 pub(crate) fn upload_all(stream: &Stream<'_>, tensors: &[&Tensor]) -> Result<Vec<Array>, GpuError> {
     let words = tensors.iter().map(|it| words_of(stream.context, it));
     let words: Vec<Cow<'_, [u8]>> = words.collect::<Result<_, _>>()?;
@@ -188,8 +188,8 @@ impl<'c> Step<'_, 'c> {
         }
     }
 
-    /// An input on the device for kernels that read halves as they lie where those are the device's
-    /// own; else as [`Self::array`] has it.
+    /// Returns an input on the device, for kernels that read halves directly where the device has
+    /// them; otherwise returns the same as [`Self::array`].
     pub fn light(&mut self, index: usize) -> Result<Array, GpuError> {
         let array = self.operand(index)?;
         match self.stream.context.halves().has(array.dtype) {
@@ -207,7 +207,7 @@ impl<'c> Step<'_, 'c> {
         }
     }
 
-    /// An input on the device as it lies there, if it is there.
+    /// Returns an input on the device in its stored form, if the node has it.
     pub fn packed(&self, index: usize) -> Result<Option<Array>, GpuError> {
         match self.values.get(index).copied().flatten() {
             Some(value) => Ok(Some(value.array(self.stream)?.clone())),
@@ -215,7 +215,7 @@ impl<'c> Step<'_, 'c> {
         }
     }
 
-    /// An input on the device as it lies there.
+    /// Returns an input on the device in its stored form.
     pub fn operand(&self, index: usize) -> Result<Array, GpuError> {
         self.packed(index)?
             .ok_or(GpuError::Operator(KernelError::Missing(index)))

@@ -14,15 +14,16 @@ use crate::error::GpuError;
 use crate::numbers::packed::{element, per_word};
 use crate::shaders::{Numbers, Word};
 
-/// Words a dispatch's sizes start at a multiple of: the largest alignment any device asks for.
+/// Alignment in words of a dispatch's sizes: the largest alignment that any device requires.
 const WORDS_ALIGNMENT: usize = 64;
 /// Workgroups along one dimension of a dispatch, on every device.
 const GROUPS_MAX: u64 = 65_535;
 /// Threads of a workgroup, in every kernel.
 pub(crate) const THREADS: u64 = 64;
 
-/// Values on the device, one 32-bit word an element: floats, truths as 0 and 1, or integers; of
-/// narrower ones several to a word, of those of 64 bits two words where the device has such.
+/// Values on the device, one 32-bit word an element: floats, truths as 0 and 1, or integers.
+/// Narrower elements lie several to a word; 64-bit ones take two words where the device has such
+/// numbers.
 #[derive(Clone)]
 pub(crate) struct Array {
     pub buffer: Arc<PooledBuffer>,
@@ -39,7 +40,7 @@ pub(crate) struct Stream<'a> {
     dispatches: Vec<Record>,
 }
 
-/// A kernel to be launched: its sizes are words from the first on, so many; and its arrays.
+/// A launch of a kernel: its arrays, and the range of words that hold its sizes.
 struct Dispatch {
     pipeline: Arc<Pipeline>,
     words: (usize, usize),
@@ -65,7 +66,7 @@ pub(crate) enum Groups {
 }
 
 impl Array {
-    /// How WGSL names its elements, if it is not packed.
+    /// Returns the name of its elements' type in WGSL, if it is not packed.
     pub fn element(&self) -> &'static str {
         element(self.dtype, self.is_double)
     }
@@ -79,7 +80,7 @@ impl Array {
         }
     }
 
-    /// Kernels that make another array of this one compute with these.
+    /// Returns the types of a kernel that reads this array and writes another.
     pub fn numbers_to(&self, made: &Self) -> Numbers {
         Numbers::of(self.element(), made.element())
     }
@@ -94,7 +95,7 @@ impl Array {
         bytes(self.dtype, self.is_double, self.count())
     }
 
-    /// The same values in another shape of as many elements.
+    /// Returns the same values in another shape with as many elements.
     pub fn reshaped(&self, dims: impl Into<Vec<usize>>) -> Self {
         Self {
             dims: dims.into(),
@@ -255,7 +256,7 @@ impl Groups {
     }
 }
 
-/// Bytes of the words that so many values lie in.
+/// Returns the bytes of the words that hold this many values.
 fn bytes(dtype: DType, is_double: bool, count: usize) -> u64 {
     match is_double {
         true => 8 * count as u64,

@@ -1,8 +1,8 @@
-//! What a product or a convolution does to each sum before it is written.
+//! The operations that a product or a convolution applies to each sum before it writes it.
 
 use crate::shaders::functions::FUNCTIONS;
 
-/// What is done to each sum before it is written.
+/// The operations on each sum before the kernel writes it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tail {
     pub then: Option<Then>,
@@ -27,7 +27,7 @@ pub(crate) enum FusedFunction {
 }
 
 impl Tail {
-    /// Lines of a kernel before its entry, and what is written where the sum is `sum`.
+    /// Returns lines for a kernel before its entry, and the expression to write for the sum `sum`.
     pub fn lines(&self, sum: &str) -> (String, String) {
         let Some(then) = &self.then else {
             return (String::new(), sum.to_owned());

@@ -2,7 +2,7 @@
 //! summed from their series here, under the same names, and every expression of the table means
 //! the same in either width.
 
-/// What every kernel with 64-bit floats begins with.
+/// The first lines of every kernel with 64-bit floats.
 pub(crate) const PRELUDE: &str = r"
 @group(0) @binding(0) var<storage, read> p: array<u32>;
 fn f(i: u32) -> f64 { return f64(bitcast<f32>(p[i])); }

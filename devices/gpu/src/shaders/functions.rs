@@ -1,9 +1,9 @@
-//! Functions that expressions of single elements use beside those of WGSL.
+//! Functions for expressions of single elements that WGSL lacks.
 
 use super::doubles::POWERS;
 use super::prelude;
 
-/// Functions the expressions use beside those of WGSL.
+/// Functions that the expressions use in addition to those of WGSL.
 pub(crate) const FUNCTIONS: &str = r"
 fn log1p(x: f32) -> f32 {
   if (abs(x) < 0.3) {
@@ -121,7 +121,7 @@ fn signed_power(base: i32, exponent: i32) -> i32 {
 }
 ";
 
-/// The functions that expressions use, in the types of these arrays.
+/// Returns the functions that expressions use, in the types of these arrays.
 pub(crate) fn functions(arrays: &str) -> String {
     let (has_floats, has_integers) = (arrays.contains("f64"), arrays.contains("64>"));
     let prelude = prelude(arrays);
@@ -136,7 +136,7 @@ pub(crate) fn functions(arrays: &str) -> String {
     }
 }
 
-/// The same of integers of 64 bits.
+/// Returns the functions for 64-bit integers.
 fn long_functions() -> String {
     INTEGERS.replace("32", "64")
 }

@@ -66,7 +66,7 @@ fn cards_of(library: &OsStr) -> Vec<Card> {
 }
 
 impl Card {
-    /// The card that the CUDA driver gives this identity.
+    /// Finds the card to which the CUDA driver gives this identity.
     pub fn with_identity(bytes: [u8; 16]) -> Option<Self> {
         let wanted = spelt(bytes);
         cards().into_iter().find(|card| card.uuid == wanted)

@@ -23,7 +23,7 @@ pub(super) struct Package {
     counted: Mutex<CounterReading>,
 }
 
-/// What a counter has shown.
+/// The readings of a counter.
 #[derive(Clone, Copy, Debug, Default)]
 struct CounterReading {
     last: u64,

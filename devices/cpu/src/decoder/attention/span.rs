@@ -84,7 +84,7 @@ struct SpanLook<'a> {
     span: usize,
     /// Positions of the span up to the last that each query sees; 0 where it sees none.
     counts: Vec<usize>,
-    /// The first of them that it sees.
+    /// The first of these positions that each query sees.
     starts: Vec<usize>,
     /// Of each query, for each position of the span.
     shares: Vec<f32>,
@@ -133,7 +133,8 @@ impl SpanLook<'_> {
         }
     }
 
-    /// Scores of `N` queries, `V` sixteens of positions at once while there are so many.
+    /// Computes the scores of `N` queries, for `V` sixteens of positions at once while enough
+    /// remain.
     #[inline(always)]
     unsafe fn scores<L: Lanes, const N: usize, const V: usize>(&mut self, first: usize) {
         let most = *self.counts[first..first + N].iter().max().unwrap_or(&0);
@@ -239,7 +240,7 @@ impl SpanLook<'_> {
         self.found[behind + queries + query] = side_by_side[0];
     }
 
-    /// Sums of values of `N` queries, `V` sixteens of numbers at once while there are so many.
+    /// Sums the values of `N` queries, for `V` sixteens of numbers at once while enough remain.
     #[inline(always)]
     unsafe fn weigh<L: Lanes, const N: usize, const V: usize>(&mut self, first: usize) {
         let counts = &self.counts[first..first + N];

@@ -1,4 +1,4 @@
-//! Matrices of several experts that lie one behind the other, each by itself.
+//! Matrices of several experts in one tensor, which this module takes apart.
 
 use souk_memory::{Shape, Tensor};
 
@@ -24,7 +24,7 @@ impl MatrixSource {
     }
 }
 
-/// One of so many parts of a tensor along its first axis, if each is of whole bytes.
+/// Returns one of this many parts of a tensor along its first axis, if each has whole bytes.
 fn part(tensor: &Tensor, count: usize, at: usize) -> Option<Tensor> {
     let (first, dims) = tensor.dims().split_first()?;
     let each = tensor.bytes().len() / count;

@@ -20,7 +20,7 @@ use super::{
     RowsId, State, Table, View,
 };
 
-/// What `RMSNormalization` adds where it does not say.
+/// Epsilon of `RMSNormalization` without that attribute.
 const EPSILON_DEFAULT: f32 = 1e-5;
 
 /// A graph being read.
@@ -38,9 +38,9 @@ pub(super) struct Reader<'a> {
     uses: BTreeMap<&'a str, usize>,
     /// Matrices by the name of their weight.
     placed: BTreeMap<String, usize>,
-    /// Those of experts.
+    /// Stacks of experts' matrices by name.
     stacks: BTreeMap<String, ExpertStack>,
-    /// Rows as bytes, by what they are made of and in how many parts.
+    /// Rows as bytes, by the value they come from and the number of parts.
     quantised: BTreeMap<(RowsId, usize), RowsId>,
     /// The step that makes each value.
     makers: Vec<usize>,
@@ -218,7 +218,7 @@ impl<'a> Reader<'a> {
         Some(at)
     }
 
-    /// A weight of 32-bit floats, or what a node made of a weight.
+    /// Returns a weight of 32-bit floats, or a matrix that a node made of a weight.
     fn matrix_of(&mut self, name: &str) -> Option<Meaning> {
         if let Some(named) = self.named(name) {
             return Some(named);
@@ -367,7 +367,7 @@ impl<'a> Reader<'a> {
         Some(Meaning::Rows(made, View::Flat))
     }
 
-    /// So many parts of rows as bytes, made once for all products that take them.
+    /// Returns rows as bytes in this many parts; all products that take them share one conversion.
     fn bytes(&mut self, value: RowsId, parts: usize) -> RowsId {
         if let Some(known) = self.quantised.get(&(value, parts)) {
             return *known;
@@ -509,7 +509,7 @@ impl<'a> Reader<'a> {
         let scale = node
             .float("scale")
             .unwrap_or(1.0 / (key.width as f32).sqrt());
-        // Less than zero stands for no bound; a row's own position is not counted there.
+        // A negative size means no bound; the size does not count a row's own position.
         let window = node.int("left_window_size").unwrap_or(-1);
         let window = usize::try_from(window).ok().map(|before| before + 1);
         agree(&mut self.inputs.length, length)?;

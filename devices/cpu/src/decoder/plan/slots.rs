@@ -12,8 +12,8 @@ pub(in super::super) struct Place {
     pub width: usize,
 }
 
-/// A place for each value, and the width of each slot: a slot is free again when nothing reads
-/// what lies there.
+/// Assigns a slot to each value, and returns the places and the width of each slot. A slot is free
+/// again when no later step reads its value.
 pub(super) fn assigned(
     steps: &[DecoderStep],
     widths: &[usize],
@@ -51,7 +51,7 @@ pub(super) fn assigned(
     (places, slots)
 }
 
-/// What a step reads and writes: slots, and states behind them.
+/// Returns the slots and states that a step reads and writes; states are numbered after slots.
 fn touched(step: &DecoderStep, places: &[Place], slots: usize) -> (Vec<usize>, Option<usize>) {
     let mut reads: Vec<usize> = step.reads.iter().map(|value| places[*value].slot).collect();
     let mut writes = step.makes.map(|value| places[value].slot);
@@ -63,8 +63,8 @@ fn touched(step: &DecoderStep, places: &[Place], slots: usize) -> (Vec<usize>, O
     (reads, writes)
 }
 
-/// Steps in their order, drawn together while none needs what another of them makes, nor writes
-/// where another reads or writes.
+/// Divides the steps, in order, into stages. No step of a stage needs a result of the same stage,
+/// or writes where another step of it reads or writes.
 pub(super) fn stages(steps: &[DecoderStep], places: &[Place]) -> Vec<Range<usize>> {
     let slots = places.iter().map(|place| place.slot + 1).max().unwrap_or(0);
     let mut stages = Vec::new();

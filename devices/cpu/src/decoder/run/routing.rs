@@ -1,7 +1,7 @@
-//! Rows on their way through the experts that were chosen for them.
+//! Rows on their way through the experts chosen for them.
 //!
-//! Rows are taken expert by expert, so that a tile of a matrix is read once for all rows that chose
-//! it. Each sum runs along a row as in any product: which rows are beside it changes no bit.
+//! Rows are taken expert by expert, so that all rows of an expert share one read of a tile. Each
+//! sum runs along a row as in any product, so the rows computed with it change no bit.
 
 use super::super::matrix::Matrix;
 use super::super::plan::{DecoderStep, ExpertStack, RowsId};
@@ -9,7 +9,8 @@ use super::super::products::{Results, Rows, product};
 use super::super::rows;
 use super::{Run, tiles_each};
 
-/// The largest shares of a row and where they were, coming to one if that is asked for.
+/// Writes the largest shares of a row and their places; scales the shares to a sum of one if
+/// `is_whole`.
 pub(super) fn choose(to: &mut [f32], from: &[f32], is_whole: bool) {
     rows::choose(to, from);
     if is_whole {
@@ -26,7 +27,7 @@ struct Grouping {
 }
 
 impl Grouping {
-    /// That of choices among so many experts.
+    /// Builds it from choices among this many experts.
     fn of(choices: &[usize], experts: usize) -> Self {
         let mut starts = vec![0; experts + 1];
         for expert in choices {
@@ -51,7 +52,7 @@ impl Grouping {
 }
 
 impl Run<'_> {
-    /// The experts that each row chose, one row's behind another's.
+    /// Returns the experts that each row chose, row after row.
     fn choices(&self, value: RowsId, rows: usize) -> Vec<usize> {
         let row = |row: usize| {
             let both = self.row(value, row);
@@ -116,10 +117,9 @@ impl Run<'_> {
             add: None,
             places: Some(places),
         };
-        // SAFETY: the plan holds the widths of rows and results to as many parts of what the
-        // matrices say as there are choices, and all matrices of a stack are of one size; places
-        // are those of choices of rows that there are, for which buffers have room; these columns
-        // are this task's.
+        // SAFETY: the plan holds the widths of rows and results to those of the matrices times the
+        // number of choices, and all matrices of a stack have one size. Places are those of choices
+        // of existing rows, for which buffers have room. Only this task writes these columns.
         unsafe { product(self.model.lane_isa, matrix, tile, rows, results, &[]) };
     }
 }

@@ -75,7 +75,7 @@ pub(in crate::sequences) fn attention(
 }
 
 impl<'a> Walk<'_, 'a> {
-    /// The node of this operator that makes a value for one alone.
+    /// Returns the node of this operator that makes a value for one reader alone.
     fn made(&mut self, name: &str, operator: &str) -> Option<usize> {
         let index = self.reader.maker_for_one(name, operator)?;
         self.nodes.push(index);

@@ -1,5 +1,5 @@
-//! Attention of one head at a time: keys and values of a head are packed as weights are, so that
-//! scores and what they weigh come from the same tiles as products do.
+//! Attention of one head at a time. Keys and values of a head are packed as weights are, so that
+//! the tiles of products also compute scores and weighted sums.
 
 use std::ops::Range;
 
@@ -50,7 +50,7 @@ impl<'a> Scratch<'a> {
     }
 }
 
-/// What is added to the scores of one head of one sample.
+/// The terms to add to the scores of one head of one sample.
 struct Mask {
     data: *const f32,
     /// Floats from one query to the next, and from one key to the next.
@@ -93,11 +93,12 @@ struct PanelProduct<'a> {
 }
 
 impl PanelProduct<'_> {
-    /// Computes `count` rows; `place` says of each where it reads, where it writes, and what is
-    /// added.
+    /// Computes `count` rows; `place` returns for each where it reads, where it writes, and the
+    /// terms to add.
     ///
     /// # Safety
-    /// As that of a tile: `place` gives as many floats as depth and columns say.
+    /// As for a tile: the pointers of `place` must reach over as many floats as depth and columns
+    /// say.
     #[expect(unsafe_code, reason = "the caller vouches for the pointers")]
     unsafe fn run(
         &self,
@@ -218,7 +219,7 @@ impl Head<'_> {
         }
     }
 
-    /// What some queries find.
+    /// Computes the results of some queries.
     #[expect(unsafe_code, reason = "values are places in buffers shared by threads")]
     fn queries(&self, start: usize, held: usize, scratch: &mut Scratch<'_>) {
         let parts = self.parts;

@@ -1,6 +1,6 @@
-//! Values of 64 bits: computed with as they are where an adapter has such numbers. Where it has
-//! not, it has them in 32 where those say all of them: places that it counted itself, and floats
-//! that it widened; what the host has in 64 is cast there on its way.
+//! Values of 64 bits. An adapter that has such numbers computes with them directly. Any other
+//! adapter has them in 32 bits where those suffice: places that it counted itself, and floats that
+//! it widened. The host casts its own 64-bit values on their way there.
 
 use souk_memory::{DType, Tensor};
 use souk_onnx::{AttributeProto, NodeProto};
@@ -13,7 +13,7 @@ use crate::numbers::doubles::is_double;
 use crate::operators::casts::cast_wide;
 use crate::recording::{Array, Step, upload, widen};
 
-/// Floats of 32 bits that stand for those of 64: they are widened when they are read.
+/// Marks 32-bit floats as 64-bit values; readers widen them.
 pub(crate) fn as_f64(floats: Array) -> Array {
     Array {
         dtype: DType::F64,
@@ -21,7 +21,8 @@ pub(crate) fn as_f64(floats: Array) -> Array {
     }
 }
 
-/// An input as it is computed with: what 32 bits say all of, by what those are.
+/// Returns an input as the device computes with it: a 64-bit value stored in 32 bits has their
+/// type.
 fn known(step: &mut Step<'_, '_>, index: usize) -> Result<Array, GpuError> {
     let array = step.operand(index)?;
     let dtype = match array.dtype {
@@ -52,7 +53,7 @@ pub(crate) fn numbers(step: &mut Step<'_, '_>, index: usize, to: DType) -> Resul
     }
 }
 
-/// An input to be cast: done by the host, or as it is computed with.
+/// An input of a cast: already cast by the host, or on the device.
 pub(crate) enum CastInput {
     Cast(Array),
     Array(Array),

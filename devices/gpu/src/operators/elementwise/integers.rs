@@ -37,7 +37,7 @@ pub(crate) fn of(operator: &str, is_signed: bool) -> Option<Map> {
     Some(plain(expression, is_signed))
 }
 
-/// An expression of integers that makes an integer.
+/// Returns the map of an expression of integers with an integer result.
 pub(crate) fn plain(expression: &'static str, is_signed: bool) -> Map {
     Map {
         expression,
@@ -77,7 +77,7 @@ pub(crate) fn power(base_is_signed: bool, exponent_is_signed: bool, bits: usize)
     expression.replace("32", &bits.to_string())
 }
 
-/// An expression of 32-bit integers as one of those of 64.
+/// Turns a map of 32-bit integers into one of 64-bit integers.
 pub(crate) fn long(map: Map, dtype: DType) -> Map {
     let output = if map.output == map.inputs {
         dtype

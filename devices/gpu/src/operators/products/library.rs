@@ -19,8 +19,8 @@ const SUMS: &str = "ai.souk.sums";
 /// The note's value for operands rounded to 19 bits (TF32).
 const SUMS_TF32: &str = "tf32";
 
-/// A product by the library, if there is one and it takes the operands as they lie; of 16-bit
-/// floats it is rounded to that type at once.
+/// Multiplies with the library, if there is one and it takes the operands in place. It rounds a
+/// product of 16-bit floats to their type immediately.
 pub(crate) fn library_product(
     step: &mut Step<'_, '_>,
     product: &Product<'_>,
@@ -155,8 +155,8 @@ struct ByteProduct {
     turned: Array,
 }
 
-/// A product of values of 8 bits if the library takes it: of any number of rows with one matrix,
-/// which is wanted along the depth.
+/// Plans a product of 8-bit values, if the library takes it: any number of rows with one matrix,
+/// which must lie along the depth.
 fn planned(
     step: &Step<'_, '_>,
     [left, right]: [&Array; 2],
@@ -232,8 +232,8 @@ pub(crate) fn quarters_product(
     }
 }
 
-/// A product of bytes as the library made it, of operands moved into the signed range; and those,
-/// the right one turned.
+/// A product of bytes by the library; and its operands, moved into the signed range, the right one
+/// transposed.
 pub(crate) struct Bytes {
     pub product: Array,
     pub left: Array,

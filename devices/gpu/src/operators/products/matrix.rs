@@ -1,8 +1,8 @@
-//! Products with a matrix that is read as it lies, and rows of it.
+//! Products with a matrix in its stored form, and rows of it.
 //!
-//! A few rows, such as a token's, are multiplied by a workgroup for each element of the result, so
-//! that a matrix goes by once; more of them in tiles. Blocks and halves are widened where they are
-//! read, so they take the memory and the bandwidth that they have.
+//! For a few rows, such as a token's, a workgroup computes each element of the result, so that the
+//! kernel reads the matrix once; for more rows it uses tiles. Kernels widen blocks and halves as
+//! they read them, so narrow weights save memory and bandwidth.
 
 use souk_memory::DType;
 use souk_reference::call::KernelError;
@@ -17,7 +17,7 @@ use crate::shaders::{BY_THREAD, bindings, by_group, gather, prelude};
 /// Rows that are few.
 const ROWS_FEW: usize = 8;
 
-/// Bindings of a kernel that reads `x` of a type and a matrix, and makes `y`.
+/// Returns the bindings of a kernel that reads `x` of a type and a matrix, and writes `y`.
 fn bound(matrix: &Matrix, halves: Halves, x: &'static str) -> String {
     let held = words(matrix.values.dtype, halves);
     let mut names = vec![("x", x), ("held", held)];

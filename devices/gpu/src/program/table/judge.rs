@@ -101,7 +101,7 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// Why a node is not the device's that would be if it had more numbers of 64 bits.
+    /// Returns why the device lacks a node that it would run if it had more 64-bit numbers.
     pub fn lacking(&self, node: &NodeProto) -> Option<UnsupportedReason> {
         let refused = self.check(node, self.doubles).err()?;
         self.check(node, Doubles::ALL).ok().map(|()| refused)

@@ -18,7 +18,7 @@ impl Reader<'_> {
         is_by_tanh.then_some(Meaning::Open(value, Curve::Gauss, view))
     }
 
-    /// What is scaled, then bent, then scaled is one step.
+    /// Scaling, the tangent and scaling together are one step.
     pub(super) fn tanh(&mut self, node: &NodeProto) -> Option<Meaning> {
         let value = self.flat(node, 0)?;
         if !self.is_read_once(node, 0) {
