@@ -238,8 +238,8 @@ fn kernel(expression: &str, inputs: &[(&Array, DType)], output: &Array) -> Strin
     )
 }
 
-/// Returns lines that read the numbers `s`, `t` and `u` in the type of these arrays; `inputs` counts
-/// the input arrays.
+/// Returns lines that read the numbers `s`, `t` and `u` in the type of these arrays; `inputs`
+/// counts the input arrays.
 fn numbers_of(arrays: &str, inputs: usize) -> String {
     if !arrays.contains("f64") {
         return "  let s = f(2u);\n  let t = f(3u);\n  let u = f(4u);\n".to_owned();
