@@ -135,7 +135,7 @@ fn every_bad_input_is_named() {
 
 /// A model that takes rows of a table of ten by what its input holds.
 fn table() -> Vec<u8> {
-    let rows = Tensor::from_vec([10, 4], vec![0.5_f32; 40]).unwrap();
+    let rows = Tensor::from_vec([10, 4], vec![0.5_f32; 40]).expect("ten rows of four");
     let declared = |name: &str, dtype: DType| ValueInfoProto::tensor(name, dtype.onnx_code(), None);
     let graph = GraphProto {
         node: vec![NodeProto::of("Gather", &["table", "ids"], "y")],
