@@ -1,7 +1,8 @@
-//! The buyer: plans a job over the book, buys the leases, has the parts run, checks and settles.
+//! The buyer plans a job over the book, buys leases, sends the parts to providers, checks the
+//! results and settles.
 //!
-//! A core decides what a job does (`souk_roles::job`). `shell` is its one task here, [`quote`] and
-//! `planner` say what would run where and at what price, and [`journal`] survives this process.
+//! A core decides what a job does (`souk_roles::job`). `shell` is the one task that runs this core,
+//! [`quote`] and `planner` choose devices and prices, and [`journal`] survives this process.
 
 pub mod checked;
 mod compare;
@@ -71,110 +72,110 @@ pub use souk_roles::job::{End, JobEvent, Past, Reason, Spending};
 pub use souk_roles::lease::WINDOW_MAX;
 pub use unfinished_job::UnfinishedJob;
 
-/// Attempts of a job that are looked for: more than it makes, its checks counted.
+/// How many attempts of a job [`Buyer::spending`] looks up: more than a job makes, checks included.
 const ATTEMPTS_SEEN: u32 = 64;
 
-/// Bytes that a buyer keeps in memory: models, inputs and outputs of its jobs.
+/// The most bytes that a buyer keeps in memory: models, inputs and outputs of its jobs.
 const STORE_BYTES_MAX: u64 = 8 << 30;
 
-/// How often a job that waits for devices looks at the book.
+/// The period at which a job that waits for devices looks at the book.
 const BOOK_PERIOD: Duration = Duration::from_millis(50);
 
-/// A buyer's place in the market; clones share it.
+/// A buyer in a market. Clones share it.
 #[derive(Clone)]
 pub struct Buyer {
     trader: Trader,
     network: Network,
     tensors: Tensors,
-    /// Every id that leases were bought under.
+    /// Each id under which this process bought leases.
     jobs: Arc<Mutex<Vec<JobId>>>,
-    /// Where jobs say what they want until they have it.
+    /// The folder in which jobs announce their demands until they have bought leases.
     queue: Option<PathBuf>,
-    /// What earlier jobs took.
+    /// How long earlier jobs took.
     past: Arc<PastTimes>,
-    /// Whether the market is a testnet.
     is_testnet: bool,
 }
 
-/// How a buyer takes part.
+/// How a buyer joins a market.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// What its network may be used for.
+    /// The limits of its network traffic.
     pub traffic: Traffic,
-    /// The file of what links took.
+    /// The file that keeps what transfers over links took.
     pub links: Option<PathBuf>,
-    /// The file of what jobs took.
+    /// The file that keeps how long jobs took.
     pub times: Option<PathBuf>,
-    /// The folder in which all jobs of this buyer say what they want.
+    /// The folder in which all jobs of this buyer announce their demands.
     pub queue: Option<PathBuf>,
 }
 
-/// Why a buyer has no place in the market.
+/// Why a buyer could not join the market.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// The market was not reached.
+    /// The node did not reach the market.
     #[error(transparent)]
     Reach(#[from] ReachError),
-    /// The address for direct channels cannot be listened on.
+    /// The node cannot listen on the address for direct channels.
     #[error("cannot listen for direct channels: {0}")]
     Direct(std::io::Error),
 }
 
-/// Requests of the same shapes; a job of one is a stream of one.
+/// Requests of the same shapes. A job of one request is a stream of one.
 #[derive(Debug)]
 pub struct Requests {
-    /// How many there will be, for the plan and the length of leases.
+    /// How many requests will come; the plan and the length of leases depend on it.
     pub count: u32,
-    /// How many may be under way at a time; at most [`WINDOW_MAX`].
+    /// How many requests may run at a time; at most [`WINDOW_MAX`].
     pub window: u32,
-    /// Their inputs, until the sender is dropped.
+    /// The inputs of each request. You must drop the sender after the last one.
     pub inputs: mpsc::Receiver<RequestInputs>,
 }
 
 /// The answer to one request.
 #[derive(Debug)]
 pub struct Answer {
-    /// The request's number, from 0; answers come in this order, but for those of a session.
+    /// The request's number, from 0. Answers come in this order, except those of a session.
     pub number: u32,
     /// The outputs by name.
     pub outputs: BTreeMap<String, Tensor>,
     kept: oneshot::Sender<()>,
 }
 
-/// What a job is run with.
+/// The requests of a job and the channels to its caller.
 #[derive(Debug)]
 pub struct Submission {
-    /// What is asked.
+    /// The requests to answer.
     pub requests: Requests,
-    /// Where answers go. One that is dropped before it is [kept](Answer::keep) is the last.
+    /// Receives the answers. If you drop an answer before you [keep](Answer::keep) it, the job
+    /// ends.
     pub answers: mpsc::Sender<Answer>,
-    /// What happens meanwhile, for eyes.
+    /// Receives the events of the job, for display.
     pub progress: mpsc::Sender<JobEvent>,
-    /// Stops the job.
+    /// Stops the job when you notify it.
     pub cancel: Arc<Notify>,
-    /// Whether the lease of its plan is bought already, under its id.
+    /// Whether the lease of the plan was already bought, under the lease's id.
     pub is_bought: bool,
 }
 
-/// What a job came to, by all that was paid for.
+/// The result of a job, from all leases that the buyer paid for.
 #[derive(Clone, Debug)]
 pub struct JobResult {
-    /// The job.
+    /// The id of the job.
     pub job: JobId,
     /// The outputs by name, of a job of one request that [`Buyer::run`] ran.
     pub outputs: BTreeMap<String, Tensor>,
-    /// One receipt a lease, signed by both parties, in the order in which they were signed.
+    /// One receipt a lease, signed by both parties, in the order of their signatures.
     pub receipts: Vec<Receipt>,
-    /// What came over the network to each provider, by receipt.
+    /// The content that each provider received over the network, by receipt.
     pub moved: Vec<Vec<PeerTraffic>>,
-    /// What the devices did.
+    /// The work that the devices did.
     pub report: Report,
-    /// When they did it.
+    /// When the devices worked.
     pub timeline: Timeline,
 }
 
 impl Answer {
-    /// An answer, and what is told once it is kept.
+    /// Returns an answer, and a receiver that fires when the caller keeps it.
     fn new(number: u32, outputs: BTreeMap<String, Tensor>) -> (Answer, oneshot::Receiver<()>) {
         let (kept, told) = oneshot::channel();
         let answer = Answer {
@@ -185,16 +186,16 @@ impl Answer {
         (answer, told)
     }
 
-    /// It is where it stays: the job does not make it again.
+    /// Confirms that you stored the answer: the job will not compute it again.
     pub fn keep(self) -> BTreeMap<String, Tensor> {
-        // A job that is over needs no word.
+        // If the job has ended, nothing waits for this.
         let _ = self.kept.send(());
         self.outputs
     }
 }
 
 impl JobResult {
-    /// Of a job that has done nothing yet.
+    /// Returns the result of a job that has done nothing yet.
     fn new(job: JobId) -> JobResult {
         JobResult {
             job,
@@ -206,7 +207,7 @@ impl JobResult {
         }
     }
 
-    /// A lease is paid for.
+    /// Adds the receipt and the report of a lease that was paid for.
     fn add(&mut self, receipt: Receipt, shown: LeaseReport) {
         self.timeline.merge(shown.timeline);
         match self.receipts.is_empty() {
@@ -224,10 +225,10 @@ impl Buyer {
         Buyer::join_with(key, market, Config::default()).await
     }
 
-    /// The same, with limits of its network and a memory of its links.
+    /// Joins the market with limits of the network and a memory of links.
     ///
     /// # Errors
-    /// [`JoinError`]: the market's file, the network, the market.
+    /// [`JoinError`]: the market is not reachable, or the address for direct channels not usable.
     pub async fn join_with(
         key: NodeKey,
         market: &MarketFile,
@@ -256,22 +257,22 @@ impl Buyer {
         })
     }
 
-    /// What a job has cost by now, and what its leases still hold.
+    /// Returns what a job has cost so far, and the escrow of its open leases.
     ///
     /// # Errors
-    /// [`BrokerError`]: the market is not reached.
+    /// [`BrokerError`]: no validator answers.
     pub async fn spending(&self, job: JobId) -> Result<Spending, BrokerError> {
         let ids: Vec<JobId> = (0..ATTEMPTS_SEEN).map(|n| attempt_id(job, n)).collect();
         let leases = self.broker().job_leases(self.account(), &ids).await?;
         Ok(Spending::of(&leases))
     }
 
-    /// Bytes of content that were sent to providers so far.
+    /// Returns how many bytes of content this buyer has sent to providers.
     pub fn sent_bytes(&self) -> u64 {
         self.tensors.moved().0
     }
 
-    /// Whether a job that says so takes emulated devices here.
+    /// Returns whether a job with this setting may use emulated devices in this market.
     fn takes_emulated(&self, emulated: EmulatedDevices) -> bool {
         match emulated {
             EmulatedDevices::InTestnets => self.is_testnet,
@@ -280,31 +281,31 @@ impl Buyer {
         }
     }
 
-    /// The account.
+    /// Returns the account of this buyer.
     pub fn account(&self) -> AccountKey {
         self.trader.account()
     }
 
-    /// Who signs for it.
+    /// Returns the trader, which signs for the account.
     pub fn trader(&self) -> &Trader {
         &self.trader
     }
 
-    /// The tensors that it keeps and moves.
+    /// Returns the tensors that this buyer stores and transfers.
     pub fn tensors(&self) -> &Tensors {
         &self.tensors
     }
 
-    /// The way to the market.
+    /// Returns the broker, which reaches the market.
     pub fn broker(&self) -> &Broker {
         self.trader.broker()
     }
 
-    /// Plans a job over the book as it stands. No money moves. If the book has too few devices, or
-    /// jobs of a higher priority want them, this looks again as long as the job's limits allow.
+    /// Plans a job over the current book. No money moves. If the book has too few devices, or jobs
+    /// of a higher priority want them, this retries as long as the job's limits allow.
     ///
     /// # Errors
-    /// Why there is no plan, as the book stood last.
+    /// The reason why the last book gave no plan.
     pub async fn quote(&self, job: &Job) -> Result<Quote, QuoteError> {
         let deadline = Instant::now() + job.limits.wait;
         let turn = self.turn(&job.limits);
@@ -314,7 +315,7 @@ impl Buyer {
         loop {
             match quote::over_book(self, graph.clone(), &job.limits, &[], &turn).await {
                 Err(error) if error.may_pass() && Instant::now() < deadline => {
-                    // Devices that suited a moment ago and were leased since come back.
+                    // Suitable devices that others leased a moment ago will come back.
                     let known = error.passes()
                         || match comes_back {
                             None => self.has_leased_devices().await,
@@ -331,7 +332,7 @@ impl Buyer {
         }
     }
 
-    /// Whether a class has no ask whose devices were sold: asks come back after their leases.
+    /// Returns whether a class was traded and has no ask: such an ask comes back after its lease.
     async fn has_leased_devices(&self) -> bool {
         let classes = self.broker().classes().await.unwrap_or_default();
         classes
@@ -339,23 +340,23 @@ impl Buyer {
             .any(|it| it.last.is_some() && it.ask.is_none())
     }
 
-    /// The place of a job with these limits.
+    /// Returns the place of a job with these limits among the buyer's jobs.
     fn turn(&self, limits: &Limits) -> Arc<Turn> {
         Arc::new(Turn::new(self.queue.as_deref(), limits.priority))
     }
 
-    /// What a job is about: the model with the shapes of its inputs, and the inputs.
+    /// Returns the subject of a job: the id of the model, the shapes of its inputs, and the inputs.
     ///
     /// # Errors
-    /// When the model cannot be made into one subgraph.
+    /// When the model does not form one subgraph.
     pub fn subject(&self, job: &Job, quote: &Quote) -> Result<ContentId, QuoteError> {
         Ok(subject(&quote.graph, &job.inputs)?)
     }
 
-    /// Begins the journal of a job below `folder`.
+    /// Begins the journal of a new job below `folder`.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the file system refuses to write it.
     pub fn journal(&self, folder: &Path) -> Result<Journal, JournalError> {
         Journal::create(folder, self.draw())
     }
@@ -363,7 +364,7 @@ impl Buyer {
     /// Runs a quoted job of one request without a journal.
     ///
     /// # Errors
-    /// Why the job was not run, and what it has cost.
+    /// The reason for an early end, and the cost so far.
     pub async fn run(
         &self,
         job: &Job,
@@ -372,7 +373,7 @@ impl Buyer {
     ) -> Result<JobResult, Box<UnfinishedJob>> {
         let (give, inputs) = mpsc::channel(1);
         let (answers, mut answered) = mpsc::channel(1);
-        // There is room for it.
+        // The channel has room for one.
         let _ = give.try_send(job.inputs.clone().into());
         drop(give);
         let submission = Submission {
@@ -401,13 +402,13 @@ impl Buyer {
         })
     }
 
-    /// Runs a quoted job: once for each request, through all providers at once; while one computes
-    /// a request, the one before it is at the next. Answers come in the order of the requests.
-    /// Where a provider fails, what was computed is kept and the rest is run by others. With a
-    /// journal comes the caller's own command, which it keeps.
+    /// Runs a quoted job, once for each request, as a pipeline: while one provider computes a
+    /// request, the next one computes the request before it. Answers come in the order of the
+    /// requests. If a provider fails, the job keeps the computed values and others run the rest. If
+    /// you pass a journal, it also stores your command.
     ///
     /// # Errors
-    /// Why it ended early, and what it has cost; what was answered by then stays answered.
+    /// The reason for an early end, and the cost so far. Answers that came before remain valid.
     pub async fn submit(
         &self,
         job: &Job,
@@ -430,12 +431,11 @@ impl Buyer {
         told(shell.run().await)
     }
 
-    /// Goes on with a job whose buyer died or stopped: the same job, its journal, and the requests
-    /// that are not answered. `given` are the inputs of all requests, answered or not; `all` is how
-    /// many those are.
+    /// Resumes a job whose buyer died or stopped, from its journal and the requests without an
+    /// answer. `given` are the input ids of all `all` requests, answered or not.
     ///
     /// # Errors
-    /// Why it ended early, and what it has cost.
+    /// The reason for an early end, and the cost so far.
     pub async fn resume(
         &self,
         job: &Job,
@@ -466,7 +466,8 @@ impl Buyer {
         told(shell.run().await)
     }
 
-    /// What the core is told of a job of `all` requests, those answered in earlier lives too.
+    /// Returns what the core knows of a job of `all` requests, those answered in earlier lives
+    /// included.
     fn spec(
         &self,
         job: &Job,
@@ -496,15 +497,15 @@ impl Buyer {
         })
     }
 
-    /// Every lease that this process bought, closed ones as long as the market keeps them.
+    /// Returns every lease that this process bought; closed ones as long as the market keeps them.
     ///
     /// # Errors
-    /// When the market is not reached.
+    /// When no validator answers.
     pub async fn leases(&self) -> Result<Vec<Lease>, BrokerError> {
         self.broker().job_leases(self.account(), &self.jobs()).await
     }
 
-    /// Takes in what a provider says of the ways that its inputs came.
+    /// Learns from a provider's report how fast its inputs came over each link.
     fn heard(&self, provider: AccountKey, moved: &[PeerTraffic]) {
         for PeerTraffic { from, link, .. } in moved {
             if let Some(sample) = link {
@@ -513,7 +514,7 @@ impl Buyer {
         }
     }
 
-    /// The links a plan over the book counts with.
+    /// Returns the estimates of links that a plan uses.
     fn ways(&self) -> LinkEstimates {
         LinkEstimates::new(self.account(), self.tensors.links().all(), unix_ms())
     }
@@ -525,7 +526,7 @@ impl Buyer {
             .clone()
     }
 
-    /// Remembers an id before leases are bought under it.
+    /// Remembers an id before the job buys leases under it.
     fn opened(&self, job: JobId) {
         self.jobs
             .lock()
@@ -533,7 +534,6 @@ impl Buyer {
             .push(job);
     }
 
-    /// The id of a new job.
     fn draw(&self) -> JobId {
         draw_job(self.account())
     }
@@ -542,7 +542,7 @@ impl Buyer {
 /// How many ids this process has drawn.
 static DRAWN: AtomicU32 = AtomicU32::new(0);
 
-/// The id of a job of an account: of no other job's, by the time and a number that rises.
+/// Returns a new job id of an account. The time, the process id and a counter make it unique.
 #[must_use]
 pub fn draw_job(account: AccountKey) -> JobId {
     let drawn = DRAWN.fetch_add(1, Ordering::Relaxed);
@@ -553,8 +553,8 @@ pub fn draw_job(account: AccountKey) -> JobId {
     JobId(*ContentId::of(&words).as_bytes())
 }
 
-/// The model with the shapes of its inputs, and the inputs: what a job is about. One of many
-/// requests is about no input: its requests are named one by one.
+/// Returns the id of the model, the shapes of its inputs and the inputs. A job of many requests
+/// passes no inputs, because each request has its own id.
 fn subject(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<ContentId, CutError> {
     let mut words = cut::whole(graph)?.id.as_bytes().to_vec();
     for (name, tensor) in inputs {
@@ -564,7 +564,7 @@ fn subject(graph: &Graph, inputs: &BTreeMap<String, Tensor>) -> Result<ContentId
     Ok(ContentId::of(&words))
 }
 
-/// What names a request: its inputs and what they are called.
+/// Returns the id of a request: the hash of its inputs and their names.
 #[must_use]
 pub fn request_of(inputs: &BTreeMap<String, Tensor>) -> ContentId {
     let ids = inputs
@@ -573,13 +573,13 @@ pub fn request_of(inputs: &BTreeMap<String, Tensor>) -> ContentId {
     request_id(&ids.collect::<Vec<_>>())
 }
 
-/// A model that is no graph any more although it was planned, or although its job was begun.
+/// Returns the reason for a model that no longer forms a graph, although it was planned or begun.
 fn no_graph(error: &dyn std::fmt::Display) -> Reason {
     let (kind, text) = (NoPlanKind::Rest, error.to_string());
     Reason::NoPlan(NoPlan { kind, text })
 }
 
-/// The end of a job, as its caller is told.
+/// Converts the outcome of a job into the caller's result.
 fn told((outcome, done): (Outcome, JobResult)) -> Result<JobResult, Box<UnfinishedJob>> {
     let Outcome {
         how,

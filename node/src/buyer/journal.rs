@@ -1,11 +1,11 @@
-//! The journal of a job: what a buyer must find again after its machine died.
+//! The journal of a job: what a buyer must find again after its machine fails.
 //!
 //! ```text
-//! FOLDER/JOB/facts.jsonl   what the job's core put down, a line each, added as it goes on
-//! FOLDER/JOB/values/ID     values that were computed, are right, and are needed still
+//! FOLDER/JOB/facts.jsonl   the facts of the job's core, one per line, appended as it runs
+//! FOLDER/JOB/values/ID     computed and checked values that the job still needs
 //! ```
-//! What a fact says is on the disk before anything that depends on it is done. Leases that no fact
-//! names are found by their ids, since those follow from the job's.
+//! Each fact is durable before the job does anything that depends on it. Leases without a fact are
+//! found by their ids, because those follow from the job's id.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
@@ -21,71 +21,69 @@ use souk_roles::job::{Answer, End, Fact, Past, attempt_id};
 use crate::folder::fact_writer::FactWriter;
 use crate::folder::facts::{FactLog, FactLogError};
 
-/// Where jobs keep their journals, in the folder of the market.
+/// The folder of job journals, in the folder of the market.
 pub const JOBS_FOLDER: &str = "buyer/jobs";
 
-/// The facts.
 const FACTS_FILE: &str = "facts.jsonl";
 
-/// How their lines are written.
+/// The format of the lines of the facts.
 const FORMAT: &str = "job-facts-2";
 
-/// The record of souk up to version 4 of its journals.
+/// The file of a job in souk up to version 4 of its journals.
 const OLD_FILE: &str = "job.json";
 
-/// The folder of values.
 const VALUES_FOLDER: &str = "values";
 
-/// Jobs kept; beyond them the oldest that are over go.
+/// How many jobs are kept. Beyond that, the oldest finished ones are removed.
 const JOBS_MAX: usize = 256;
 
-/// Digits of a job's id that name its folder.
+/// How many digits of a job's id name its folder.
 const NAME_DIGITS: usize = 12;
 
-/// A job as its journal tells it.
+/// A job, as its journal describes it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Record {
     /// The job's name: the first digits of its id.
     pub name: String,
-    /// Its id: its first leases are bought under it.
+    /// The id of the job; its first leases are bought under it.
     pub id: JobId,
-    /// When it was begun, in milliseconds since 1970.
+    /// When the job began, in milliseconds since 1970.
     pub begun_ms: u64,
-    /// What was asked for, by the caller's own words; not looked into here.
+    /// The caller's own command; the journal does not interpret it.
     pub command: serde_json::Value,
-    /// The model with the shapes of its inputs, and the inputs where there is one request.
+    /// The id of the model, the shapes of its inputs, and the inputs if there is one request.
     pub subject: ContentId,
-    /// How it stands.
+    /// The current state.
     pub state: JobState,
-    /// The ids that leases were bought under whose providers were told what to do.
+    /// The ids of the attempts that the journal names.
     pub attempts: Vec<JobId>,
-    /// All ids that leases may have been bought under.
+    /// All ids under which the job may have bought leases.
     #[serde(skip)]
     pub ids: Vec<JobId>,
-    /// The asks that its leases were bought from.
+    /// The asks from which the job bought its leases.
     #[serde(skip)]
     pub providers: Vec<Listing>,
-    /// The names of values that are kept.
+    /// The names of the kept values.
     pub kept: Vec<String>,
-    /// How many requests are answered.
+    /// How many requests have an answer.
     pub answered: usize,
-    /// Receipts for what was right, each signed by its provider.
+    /// Receipts for correct results, each signed by its provider.
     pub receipts: Vec<Receipt>,
 }
 
-/// How a job stands.
+/// The state of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum JobState {
-    /// It runs, or whoever ran it died.
+    /// The job runs, or its process died.
     Running,
-    /// Its answers are there.
+    /// All answers are there.
     Done,
-    /// It was interrupted and its leases were ended.
+    /// The user interrupted it, and its leases ended.
     Interrupted,
-    /// It ended without its answers.
+    /// The job ended without all its answers.
     Failed {
-        /// The reason as a word.
+        /// The reason as a code.
         code: String,
         /// The reason as a sentence.
         cause: String,
@@ -102,7 +100,7 @@ pub struct Journal {
     facts: Vec<Fact>,
 }
 
-/// Why a journal was not read or written.
+/// Why the buyer could not read or write a journal.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// The file system refused.
@@ -110,60 +108,59 @@ pub enum JournalError {
     File {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
-    /// Its facts were not read or written.
+    /// Reading or writing the facts failed.
     #[error(transparent)]
     Facts(#[from] FactLogError),
-    /// Another souk wrote it.
+    /// An older souk wrote the journal.
     #[error("{path} is the journal of an older souk, which this one does not go on with")]
     Old {
-        /// The file.
+        /// The path of the old journal.
         path: PathBuf,
     },
-    /// Another process goes on with the job.
+    /// Another process runs the job.
     #[error("job {name} is being run by another process")]
     Busy {
-        /// The job.
+        /// The name of the job.
         name: String,
     },
-    /// A value is not what was written.
+    /// The hash of a value's file is not its name.
     #[error("{path} is damaged: its BLAKE3 is not its name")]
     Value {
-        /// The file.
+        /// The path of the damaged file.
         path: PathBuf,
     },
-    /// The model or an input is not the one the job was begun with.
+    /// The model or an input differs from the one with which the job began.
     #[error("the model or an input of job {name} has changed since it was begun")]
     Subject {
-        /// The job.
+        /// The name of the job.
         name: String,
     },
-    /// No job of that name.
+    /// There is not exactly one job of that name.
     #[error("there is no job {name} in {folder}")]
     Unknown {
-        /// The name given.
+        /// The name that the caller passed.
         name: String,
-        /// Where it was looked for.
+        /// The folder that was searched.
         folder: PathBuf,
     },
 }
 
-/// What is put down.
 pub(super) enum Put {
     Facts(Vec<Fact>),
     Values(Vec<(ContentId, Bytes)>),
 }
 
-/// Where things are put for the writer, and where it says that they are on the disk.
+/// Queues writes for the journal's thread, which answers when they are on the disk.
 pub(super) type JournalWriter = FactWriter<Ticket, Put, Answer>;
 
 impl Journal {
     /// Begins the journal of a job below `folder`.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the file system refuses.
     pub fn create(folder: &Path, job: JobId) -> Result<Journal, JournalError> {
         prune(folder);
         let name: String = job.to_string().chars().take(NAME_DIGITS).collect();
@@ -173,10 +170,10 @@ impl Journal {
         Journal::at(folder, name, Some(job))
     }
 
-    /// Opens the journal of a job by its name, or by the first digits of it, to go on with the job.
+    /// Opens the journal of a job by its name, or the first digits of it, to resume the job.
     ///
     /// # Errors
-    /// When there is none, or another process has it.
+    /// When there is none, or another process has it open.
     pub fn open(folder: &Path, name: &str) -> Result<Journal, JournalError> {
         let found = find(folder, name)?;
         Journal::at(folder.join(&found), found, None)
@@ -189,7 +186,7 @@ impl Journal {
             Err(FactLogError::Busy { .. }) => return Err(JournalError::Busy { name }),
             opened => opened?,
         };
-        // One whose job was not begun is nobody's.
+        // A journal whose job never began belongs to no job.
         let begun = record(&name, &facts).map(|record| record.id);
         let Some(job) = job.or(begun) else {
             return Err(JournalError::Unknown { name, folder });
@@ -203,7 +200,7 @@ impl Journal {
         })
     }
 
-    /// The records below a folder, oldest first; those that cannot be read are left out.
+    /// Returns the records below a folder, oldest first, without those that it cannot read.
     #[must_use]
     pub fn list(folder: &Path) -> Vec<Record> {
         let read = |name: &String| Journal::read(folder, name).ok();
@@ -212,10 +209,10 @@ impl Journal {
         records
     }
 
-    /// The record of a job by its name, or by the first digits of it.
+    /// Reads the record of a job by its name, or the first digits of it.
     ///
     /// # Errors
-    /// When there is none, or it cannot be read.
+    /// When there is no such job, or its journal is not readable.
     pub fn read(folder: &Path, name: &str) -> Result<Record, JournalError> {
         let found = find(folder, name)?;
         let path = folder.join(&found).join(FACTS_FILE);
@@ -226,10 +223,10 @@ impl Journal {
         })
     }
 
-    /// The outputs of each answer of a job, by name, in no order.
+    /// Reads the outputs of each answer of a job, by name, in no order.
     ///
     /// # Errors
-    /// When there is no such job, or it cannot be read.
+    /// When there is no such job, or its journal is not readable.
     pub fn answers(
         folder: &Path,
         name: &str,
@@ -240,7 +237,7 @@ impl Journal {
         Ok(answered.map(|answer| answer.outputs).collect())
     }
 
-    /// Whether some process runs the job of this full name now.
+    /// Returns whether some process runs the job of this full name now.
     #[must_use]
     pub fn is_busy(folder: &Path, name: &str) -> bool {
         let file = File::open(folder.join(name).join(FACTS_FILE));
@@ -248,41 +245,41 @@ impl Journal {
         matches!(locked, Ok(Err(TryLockError::WouldBlock)))
     }
 
-    /// Puts down that the job's user stopped it, after whoever ran it died.
+    /// Records that the user stopped the job after its process died.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the file system refuses.
     pub fn cancel(mut self) -> Result<(), JournalError> {
         self.put_down(vec![Fact::Over {
             how: End::Cancelled,
         }])
     }
 
-    /// The job's name.
+    /// Returns the job's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The job.
+    /// Returns the job's id.
     #[must_use]
     pub fn job(&self) -> JobId {
         self.job
     }
 
-    /// What it says, once the job was begun.
+    /// Returns the record of the job, once it began.
     #[must_use]
     pub fn record(&self) -> Option<Record> {
         record(&self.name, &self.facts)
     }
 
-    /// What the job did in its earlier lives.
+    /// Returns what the job did in its earlier lives.
     #[must_use]
     pub fn past(&self) -> Past {
         Past::fold(self.facts.iter().cloned())
     }
 
-    /// The kept values of its earlier lives.
+    /// Reads the kept values of earlier lives and checks their ids.
     pub(super) fn values(&self) -> Result<Vec<Tensor>, JournalError> {
         let kept = self.facts.iter().filter_map(|fact| match fact {
             Fact::Kept { id, .. } => Some(*id),
@@ -302,12 +299,13 @@ impl Journal {
         self.folder.join(VALUES_FOLDER).join(id.to_string())
     }
 
-    /// Has a thread of its own write, all that waits with one sync. It ends with who sends.
+    /// Starts a thread that writes everything that waits with one sync. It ends when all senders
+    /// are dropped.
     pub(super) fn start(mut self) -> JournalWriter {
         FactWriter::start(move |waiting| self.write(waiting))
     }
 
-    /// Writes what waits, in its order.
+    /// Writes the waiting items: values first, then all facts with one sync. Answers each ticket.
     fn write(&mut self, waiting: Vec<(Ticket, Put)>) -> Vec<(Ticket, Answer)> {
         let mut told = Vec::with_capacity(waiting.len());
         let (mut tickets, mut facts) = (Vec::new(), Vec::new());
@@ -336,19 +334,19 @@ impl Journal {
         told
     }
 
-    /// Adds facts; they are durable when this returns.
+    /// Appends facts; they are durable when this returns.
     fn put_down(&mut self, facts: Vec<Fact>) -> Result<(), JournalError> {
         self.log.append(&facts)?;
         let is_done = |fact: &Fact| matches!(fact, Fact::Over { how: End::Done });
         if facts.iter().any(is_done) {
-            // Left behind, they only take room.
+            // A finished job does not need them; if this fails, they only take room.
             let _ = fs::remove_dir_all(self.folder.join(VALUES_FOLDER));
         }
         self.facts.extend(facts);
         Ok(())
     }
 
-    /// Keeps values, on disk before a fact names them.
+    /// Writes values to the disk, before a fact names them.
     fn keep(&self, values: &[(ContentId, Bytes)]) -> Result<(), JournalError> {
         for (id, blob) in values {
             let path = self.value_path(id);
@@ -368,7 +366,7 @@ fn refuse_old(folder: &Path) -> Result<(), JournalError> {
     }
 }
 
-/// What facts come to, for people.
+/// Returns the record that facts describe; none if the job never began.
 fn record(name: &str, facts: &[Fact]) -> Option<Record> {
     let Some(Fact::Began {
         job,
@@ -425,7 +423,7 @@ fn file(path: &Path) -> impl FnOnce(io::Error) -> JournalError + use<> {
     move |source| JournalError::File { path, source }
 }
 
-/// The name of the one job that begins so.
+/// Returns the name of the one job that begins with these digits.
 fn find(folder: &Path, name: &str) -> Result<String, JournalError> {
     let known = names(folder).into_iter();
     let mut named = known.filter(|known| known.starts_with(name));
@@ -447,7 +445,7 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Writes a file whole or not at all, also when the power goes.
+/// Writes a file as a whole or not at all, even if the power fails.
 ///
 /// # Errors
 /// When the file system refuses.
@@ -465,7 +463,7 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<(), JournalError> {
     }
 }
 
-/// Removes the oldest jobs that are over, so that a new one has room.
+/// Removes the oldest finished jobs, so that a new one has room.
 fn prune(folder: &Path) {
     if names(folder).len() < JOBS_MAX {
         return;
@@ -476,7 +474,7 @@ fn prune(folder: &Path) {
         .filter(|record| over(record))
         .take(JOBS_MAX / 4)
     {
-        // What stays is removed another time.
+        // A later call removes a folder that this one could not.
         let _ = fs::remove_dir_all(folder.join(&record.name));
     }
 }

@@ -1,14 +1,14 @@
-//! What the last jobs of a buyer took beside what was planned, by which the next plan says how long
+//! How long a buyer's last jobs took beyond their plans, which the next plan uses to state how long
 //! it will take.
 //!
-//! Between the purchase of a lease and its first operator a provider opens a process, loads and
-//! compiles the graph; the market, the links and the receipt take their time as well. Nobody states
-//! that, so it is measured: for each provider the last few jobs, of which the usual counts and not
-//! the mean, since one that was held up says nothing of the next. A provider that was never bought
-//! of is expected to do as the others did.
+//! Between the purchase of a lease and its first operator a provider starts a process, loads and
+//! compiles the graph; the market, the links and the receipt take time as well. No ask states that,
+//! so the buyer measures it: it keeps the last few jobs of each provider and uses their median
+//! instead of the mean, because one delayed job says nothing about the next. A provider without
+//! past jobs is expected to perform as the others did.
 //!
-//! Of a model with a loop whose count comes in the run nobody knows beforehand what it does. What
-//! its last runs took is kept by the model, and changes the plans of no other.
+//! The work of a model with a loop is not known before the run if the run decides the loop's count.
+//! The times of its last runs are stored by model and affect no other plan.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -24,66 +24,63 @@ use crate::folder::config::{self, ConfigError, FORMAT};
 pub const PAST_TIMES_FILE: &str = "times.json";
 /// Jobs remembered of a provider: enough for a median, few enough to follow a change.
 const JOBS_MAX: usize = 12;
-/// Providers and models remembered; beyond them the one that was used longest ago is forgotten.
+/// Providers and models remembered; beyond that, the least recently used ones are forgotten.
 const PROVIDERS_MAX: usize = 1024;
 const MODELS_MAX: usize = 1024;
-/// Runs remembered of a model: its count may be another each time.
+/// Runs remembered of a model, because its loop count may differ each time.
 const RUNS_MAX: usize = 5;
-/// What a planned time is at most off by, either way.
+/// The largest factor by which a planned time is corrected, either way.
 const OFF_MAX: f64 = 100.0;
-/// How many times further off in planned time a job says half as much of another.
+/// The ratio of planned times at which a past job has half the weight.
 const ALIKE: f64 = 2.0;
-/// No time is shorter, in seconds: it is divided by.
+/// The shortest time, in seconds, because the code divides by times.
 const LEAST: f64 = 1e-6;
 
-/// What a job takes beside what its devices' figures and the links say.
+/// What a job takes beyond the figures of its devices and links.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Overheads {
-    /// Seconds until the providers have all they need, beyond what the links take.
+    /// Seconds until the providers have all their inputs, beyond the time on the links.
     pub upload: f64,
     /// Seconds of waiting.
     pub wait: f64,
-    /// How many times as long as planned the devices take.
+    /// The ratio of the devices' actual to planned time.
     pub compute: f64,
 }
 
-/// What a job took, in seconds.
+/// How long a job took, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct PastJob {
-    /// Until the providers had all they need, beyond what the links were planned to take.
+    /// Until the providers had all their inputs, beyond the planned time on the links.
     pub(super) upload: f64,
-    /// Waiting.
     pub(super) wait: f64,
-    /// What the devices were planned to compute for, and did.
+    /// The planned and the actual time of computing.
     pub(super) planned: f64,
     pub(super) computed: f64,
-    /// What a work that is always the same took by the figures that it was planned with.
+    /// The time of a fixed reference work, by the figures with which the job was planned.
     pub(super) reference: f64,
 }
 
-/// What a job is planned to compute.
+/// The planned work of a job.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlannedWork {
-    /// For how long.
+    /// How long the devices compute, in seconds.
     pub(super) seconds: f64,
-    /// What a work that is always the same takes by the figures that asks state now. An ask
-    /// follows what jobs took; what a past job was off by the figures of its day it need not be
-    /// off by today's.
+    /// The time in seconds of the fixed reference work, by the figures that asks state now. Asks
+    /// follow past jobs, so an old job's error need not apply to the current figures.
     pub(super) reference: f64,
 }
 
-/// A job that has ended well.
+/// A job that ended well.
 #[derive(Clone, Debug)]
 pub(super) struct EndedJob {
-    /// Whom it was bought of.
+    /// The providers of its leases.
     pub(super) providers: Vec<AccountKey>,
-    /// What it took.
     pub(super) times: PastJob,
-    /// How many times the work that its graph states its uncertain nodes did, if it has some.
+    /// The ratio of the actual to the stated work of its uncertain nodes, if it has some.
     pub(super) turns: Option<f64>,
 }
 
-/// What is kept of one provider or model.
+/// The past of one provider or model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Past<T> {
     at_ms: u64,
@@ -95,11 +92,11 @@ struct TimesFile {
     format: u32,
     /// By the account of each, in hexadecimal digits.
     providers: BTreeMap<String, Past<PastJob>>,
-    /// How many times the work that it states the uncertain nodes of a model did.
+    /// By model: the ratio of the actual to the stated work of its uncertain nodes.
     models: BTreeMap<String, Past<f64>>,
 }
 
-/// What the last jobs of a buyer took.
+/// How long the last jobs of a buyer took.
 #[derive(Debug)]
 pub(super) struct PastTimes {
     file: Option<PathBuf>,
@@ -107,7 +104,7 @@ pub(super) struct PastTimes {
 }
 
 impl PastTimes {
-    /// What is kept in a file, where there is one.
+    /// Reads the past from a file, if there is one.
     pub(super) fn open(file: Option<PathBuf>) -> Self {
         let kept = file.as_ref().map(|file| config::read::<TimesFile>(file));
         let known = match kept {
@@ -122,7 +119,8 @@ impl PastTimes {
         Self { file, known }
     }
 
-    /// What a job that is planned to compute so takes at these providers beside that.
+    /// Returns the overheads of a job with this planned work at these providers: the slowest
+    /// counts.
     pub(super) fn overheads(&self, providers: &[AccountKey], planned: PlannedWork) -> Overheads {
         let known = self.known();
         let all = known.providers.values();
@@ -134,7 +132,7 @@ impl PastTimes {
         each.reduce(Overheads::slower).unwrap_or(usual)
     }
 
-    /// How many times the work that it states the uncertain nodes of a model did of late.
+    /// Returns the recent ratio of the actual to the stated work of a model's uncertain nodes.
     pub(super) fn turns(&self, model: &ContentId) -> f64 {
         let known = self.known();
         let past = known.models.get(&model.to_string());
@@ -142,7 +140,7 @@ impl PastTimes {
             .unwrap_or(1.0)
     }
 
-    /// A job of a model that was bought once has ended well.
+    /// Records a job of a model that ended well and needed one purchase.
     pub(super) fn note(&self, model: &ContentId, ended: &EndedJob, at_ms: u64) {
         let mut known = self.known();
         match ended.turns {
@@ -175,13 +173,13 @@ impl PastTimes {
     }
 
     fn known(&self) -> MutexGuard<'_, TimesFile> {
-        // What is noted is whole or not there when anything can panic.
+        // A panic cannot leave a change half done under this lock.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Overheads {
-    /// By some jobs; for compute those count most that were planned to take about as long.
+    /// Estimates from past jobs; for compute, jobs with a similar planned time weigh most.
     fn of<'a>(jobs: impl Iterator<Item = &'a PastJob> + Clone, work: PlannedWork) -> Self {
         let of = |figure: fn(&PastJob) -> f64| median(jobs.clone().map(figure));
         let times = jobs.clone().map(|job| {
@@ -194,7 +192,7 @@ impl Overheads {
         Self {
             upload: of(|job| job.upload).unwrap_or(0.0),
             wait: of(|job| job.wait).unwrap_or(0.0),
-            // One job says no more than the plan itself.
+            // A single job weighs no more than the plan itself.
             compute: weighted_median(times.chain([(1.0, 1.0)]).collect()).unwrap_or(1.0),
         }
     }
@@ -218,7 +216,7 @@ impl<T> Default for Past<T> {
 }
 
 impl<T> Past<T> {
-    /// Remembers one more, and no more than so many.
+    /// Adds one, and drops the oldest beyond `most`.
     fn push(&mut self, what: T, most: usize, at_ms: u64) {
         self.at_ms = at_ms;
         while self.last.len() >= most {
@@ -228,7 +226,7 @@ impl<T> Past<T> {
     }
 }
 
-/// Forgets what was used longest ago, beyond so many.
+/// Drops the least recently used entries beyond `most`.
 fn forget<K: Ord + Clone, T>(known: &mut BTreeMap<K, Past<T>>, most: usize) {
     while known.len() > most {
         let oldest = known.iter().min_by_key(|(_, past)| past.at_ms);
@@ -243,7 +241,7 @@ fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
     weighted_median(figures.map(|figure| (figure, 1.0)).collect())
 }
 
-/// The least figure that has half of the weight at or below it.
+/// Returns the least figure that has half of the weight at or below it.
 fn weighted_median(mut weighed: Vec<(f64, f64)>) -> Option<f64> {
     weighed.sort_by(|one, other| one.0.total_cmp(&other.0));
     let all: f64 = weighed.iter().map(|(_, weight)| weight).sum();

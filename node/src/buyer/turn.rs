@@ -1,12 +1,12 @@
-//! Whose turn it is among the jobs of one buyer that want the same devices.
+//! The order among the jobs of one buyer that want the same devices.
 //!
-//! Each job says in a file of its own what it wants until it has bought it, and a job that would
-//! take what one of a higher priority wants stands back. In the book the price alone decides, so
-//! nobody comes before another buyer for nothing. Where two jobs have leases of one provider at
-//! once, it is told which is the higher, and orders these two and nothing else.
+//! Each job announces its demands in a file until it has bought its leases, and a job steps back
+//! from devices that a job of a higher priority wants. In the book only the price decides, so this
+//! gives no advantage over other buyers. If two jobs lease from one provider at the same time, the
+//! buyer sends their priority, and the provider orders only these two by it.
 //!
-//! A file counts while its writer holds a lock on it. The kernel lets go of that however the
-//! process ends, so a job that died holds nobody up.
+//! A file counts while its writer holds a lock on it. The kernel releases the lock however the
+//! process ends, so a dead job blocks no other.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -21,44 +21,44 @@ use super::QuoteError;
 use crate::buyer::job::Priority;
 use crate::protocols::demands::Demands;
 
-/// Files that are looked at: a buyer that has more jobs under way has them stand back for these.
+/// How many files a job reads; jobs beyond that do not count.
 const JOBS_MAX: usize = 1024;
 
 /// The longest file that is read.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
-/// What the name of a file ends with that says what a job wants.
+/// The suffix of the files in which jobs announce their demands.
 const SUFFIX: &str = ".json";
 
-/// Tells apart the files of one process.
+/// Distinguishes the files of one process.
 static MADE: AtomicU32 = AtomicU32::new(0);
 
-/// A job's place among its buyer's; what it wants is withdrawn with it.
+/// A job's place among its buyer's jobs. Dropping it withdraws the announcement.
 #[derive(Debug, Default)]
 pub(super) struct Turn {
-    /// Where jobs say what they want; none where they go as they come.
+    /// The folder of announcements; none if the job has no priority.
     folder: Option<PathBuf>,
     priority: Priority,
     said: Mutex<Option<WishFile>>,
 }
 
-/// What a job wants, in words that other processes read.
+/// The announcement of a job, which other processes read.
 #[derive(Debug, Serialize, Deserialize)]
 struct Wish {
     priority: Priority,
     demands: Demands,
 }
 
-/// A file that says it.
+/// A file that holds an announcement.
 #[derive(Debug)]
 struct WishFile {
     path: PathBuf,
-    /// Locked for as long as it is open.
+    /// Holds the lock while it is open.
     _file: File,
 }
 
 impl Turn {
-    /// A place in `folder`; a job without a priority goes as it comes and holds nobody up.
+    /// Returns a place in `folder`. A job without a priority waits for no job and blocks none.
     pub(super) fn new(folder: Option<&Path>, priority: Option<Priority>) -> Turn {
         Turn {
             folder: folder.filter(|_| priority.is_some()).map(Path::to_owned),
@@ -67,7 +67,7 @@ impl Turn {
         }
     }
 
-    /// Says what the job wants, unless it was said.
+    /// Announces the job's demands, unless it did already.
     pub(super) fn say(&self, demands: &Demands) {
         let Some(folder) = &self.folder else {
             return;
@@ -89,10 +89,10 @@ impl Turn {
         }
     }
 
-    /// Whether it may take these devices now.
+    /// Checks that the job may take these devices now.
     ///
     /// # Errors
-    /// [`QuoteError::Behind`] where jobs of a higher priority want one of them.
+    /// [`QuoteError::Behind`] if jobs of a higher priority want one of them.
     pub(super) fn check<'l>(
         &self,
         taken: impl Iterator<Item = &'l Listing> + Clone,
@@ -109,7 +109,7 @@ impl Turn {
         }
     }
 
-    /// It has what it wanted.
+    /// Withdraws the announcement, because the job has its devices.
     pub(super) fn over(&self) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         *said = None;
@@ -123,7 +123,7 @@ impl WishFile {
         let name = format!("{process}-{made}");
         let (new, path) = (folder.join(&name), folder.join(name + SUFFIX));
         let mut file = File::create(&new)?;
-        // Under its own name only once it is locked and whole.
+        // The file gets its final name only when it is locked and complete.
         file.try_lock()?;
         file.write_all(&serde_json::to_vec(wish)?)?;
         fs::rename(&new, &path)?;
@@ -134,13 +134,13 @@ impl WishFile {
 impl Drop for WishFile {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_file(&self.path) {
-            // Without its lock it holds nobody up.
+            // Without its lock it blocks no job.
             tracing::debug!(%error, path = %self.path.display(), "not removed");
         }
     }
 }
 
-/// What the jobs that live want. Files of those that died are removed.
+/// Returns the announcements of live jobs, and removes the files of dead ones.
 fn wishes(folder: &Path) -> impl Iterator<Item = Wish> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -152,7 +152,7 @@ fn wish(path: &Path) -> Option<Wish> {
     let file = OpenOptions::new().read(true).write(true).open(path).ok()?;
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => {}
-        // Nobody holds it: whoever wrote it is gone.
+        // No process holds the lock, so the writer is gone.
         Ok(()) => {
             let _ = fs::remove_file(path);
             return None;

@@ -1,5 +1,5 @@
-//! The one task of a market client: it has the core decide which validator is asked, for how long
-//! and what is signed, and carries out what follows.
+//! The one task of a market client. Its core decides which validator to ask, how long to wait and
+//! what to sign; the task carries this out.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,30 +25,29 @@ use crate::protocols::market::{Age, Answer, PROTOCOL, Request, TimedAnswer};
 /// How long one validator may take for one answer.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_micros(ANSWER_PATIENCE.0);
 
-/// What callers want and the task has not taken in: who comes then waits.
+/// Messages that the task has not yet received; if there are this many, callers wait.
 const INBOX: usize = 1_024;
 
 /// Why one validator did not answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AttemptError {
-    /// It was not reached.
+    /// The connection did not open.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The conversation broke.
+    /// The stream broke.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// It said nothing.
+    /// The validator sent nothing in time.
     #[error("no answer within {} s", ANSWER_TIMEOUT.as_secs())]
     Timeout,
-    /// It is full.
+    /// The validator serves as many requests as it can.
     #[error("it is busy")]
     Busy,
-    /// It cannot answer now.
+    /// The validator cannot answer now.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// What is asked of the task.
 enum Message {
     Ask {
         asked: CallId,
@@ -60,9 +59,9 @@ enum Message {
         commands: Vec<Command>,
         reply: oneshot::Sender<ClientReply>,
     },
-    /// Who asked does not wait any more.
+    /// The caller no longer waits.
     Forget(CallId),
-    /// Commands are signed with this key from now on.
+    /// The task signs commands with this key from now on.
     SignFor(Box<(NodeKey, MarketId)>),
     Watch {
         account: AccountKey,
@@ -71,25 +70,25 @@ enum Message {
     Validators(Arc<[PeerId]>),
 }
 
-/// What came of a question or of commands, and why the last validator that was silent was so.
+/// The reply to a question or to commands, and the last validator's error, if there was one.
 pub(super) struct ClientReply {
     pub(super) reply: Reply,
     pub(super) last: Option<AttemptError>,
 }
 
-/// Hands things to the task, which ends with the last of these.
+/// Sends messages to the task, which ends when the last clone is dropped.
 #[derive(Clone)]
 pub(super) struct Client {
     tell: mpsc::Sender<Message>,
     next: Arc<AtomicU64>,
-    /// Whose commands it brings, once somebody trades.
+    /// The account whose commands it carries, once there is a trader.
     trades_for: Arc<OnceLock<AccountKey>>,
-    /// The oldest answer so far, of a client that takes stale ones.
+    /// The age of the oldest answer so far, if the client accepts stale ones.
     oldest: watch::Receiver<Option<Age>>,
     log_clock: LogClock,
 }
 
-/// Forgets what was asked where its caller goes away first.
+/// Withdraws a request if its caller goes away before the reply.
 struct ReplyWait<'c> {
     client: &'c Client,
     asked: Option<CallId>,
@@ -98,14 +97,15 @@ struct ReplyWait<'c> {
 impl Drop for ReplyWait<'_> {
     fn drop(&mut self) {
         if let Some(asked) = self.asked {
-            // A task that is that far behind finds out when it replies.
+            // If the inbox is full, the task notices when it replies.
             let _ = self.client.tell.try_send(Message::Forget(asked));
         }
     }
 }
 
 impl Client {
-    /// Starts the task over these validators; `takes_stale` is content with what one of them has.
+    /// Starts the task over these validators. With `takes_stale`, it accepts what one of them has
+    /// stored.
     pub(super) fn start(network: Network, validators: Arc<[PeerId]>, takes_stale: bool) -> Client {
         let (tell, inbox) = mpsc::channel(INBOX);
         let (age, oldest) = watch::channel(None);
@@ -141,17 +141,17 @@ impl Client {
         }
     }
 
-    /// The log's clock, as far as validators have told.
+    /// Returns the log's clock, as far as validators reported it.
     pub(super) fn log_clock(&self) -> LogClock {
         self.log_clock.clone()
     }
 
-    /// How old the oldest answer was that was taken.
+    /// Returns the age of the oldest accepted answer.
     pub(super) fn oldest(&self) -> Option<Age> {
         *self.oldest.borrow()
     }
 
-    /// Puts a question to the market.
+    /// Asks the market a question.
     pub(super) async fn ask(&self, question: Request) -> ClientReply {
         let question = Box::new(question);
         self.waited(|asked, reply| Message::Ask {
@@ -162,7 +162,7 @@ impl Client {
         .await
     }
 
-    /// Brings commands to the market, under one signature.
+    /// Submits commands to the market, under one signature.
     pub(super) async fn carry(&self, commands: Vec<Command>) -> ClientReply {
         self.waited(|asked, reply| Message::Carry {
             asked,
@@ -194,12 +194,13 @@ impl Client {
         came
     }
 
-    /// Whether commands of this account can go through it: it has one, the first that traded.
+    /// Returns whether this client carries commands of an account. It serves one: the first that
+    /// asked.
     pub(super) fn is_for(&self, account: AccountKey) -> bool {
         *self.trades_for.get_or_init(|| account) == account
     }
 
-    /// Commands are signed with this key from now on.
+    /// Sets the key that signs commands from now on.
     pub(super) fn sign_for(&self, key: NodeKey, market: MarketId) {
         let message = Message::SignFor(Box::new((key, market)));
         let tell = self.tell.clone();
@@ -208,14 +209,14 @@ impl Client {
         }
     }
 
-    /// A counter that rises whenever something happened to an account, or may have.
+    /// Returns a counter that rises whenever an account changed, or may have.
     pub(super) fn watch(&self, account: AccountKey) -> watch::Receiver<u64> {
         let (changes, receiver) = watch::channel(0);
         let tell = self.tell.clone();
         tokio::spawn(async move {
             let (reply, told) = oneshot::channel();
             let asked = Message::Watch { account, reply };
-            // A task that is over tells of no change.
+            // A task that has ended reports no change.
             let (Ok(()), Ok(mut told)) = (tell.send(asked).await, told.await) else {
                 return;
             };
@@ -231,18 +232,18 @@ impl Client {
         receiver
     }
 
-    /// The validators are these from now on.
+    /// Replaces the list of validators.
     pub(super) async fn knows(&self, validators: Arc<[PeerId]>) {
         let _ = self.tell.send(Message::Validators(validators)).await;
     }
 }
 
-/// What an effect came to.
+/// The result of an effect.
 enum EffectEnd {
     Put(CallId, Putting, Result<TimedAnswer, AttemptError>),
-    /// A watch broke off.
+    /// A watch ended.
     Watched(WatchId),
-    /// A validator's clock, if it said so.
+    /// The time on a validator's clock, if it answered.
     Time(PeerId, Option<Millis>),
 }
 
@@ -260,16 +261,16 @@ struct Task {
     handles: BTreeMap<Putting, AbortHandle>,
     watching: BTreeMap<WatchId, AbortHandle>,
     replies: BTreeMap<CallId, oneshot::Sender<ClientReply>>,
-    /// Why the last validator was silent about what is asked.
+    /// The last validator's error, by request.
     last: BTreeMap<CallId, AttemptError>,
     watchers: BTreeMap<AccountKey, watch::Sender<u64>>,
-    /// Word of changes, from the watches.
+    /// The channel by which the watches report changes.
     told: mpsc::Sender<WatchId>,
     changes: mpsc::Receiver<WatchId>,
 }
 
 impl Task {
-    /// Goes on until nobody asks any more.
+    /// Runs until all clients are dropped.
     async fn run(mut self) {
         loop {
             let wakes_at = self.core.wakes_at();
@@ -280,7 +281,7 @@ impl Task {
                 },
                 Some(done) = self.effects.join_next() => match done {
                     Ok(done) => self.on_done(done),
-                    // One that was stopped is answered no more.
+                    // An aborted effect needs no answer.
                     Err(_) => None,
                 },
                 Some(watch) = self.changes.recv() => Some(Event::Watched { watch, goes_on: true }),
@@ -326,7 +327,7 @@ impl Task {
                 let known = self.watchers.get(&account);
                 let is_new = known.is_none();
                 let changes = self.watchers.entry(account).or_default();
-                // Who went away meanwhile needs no word.
+                // The caller may have gone away.
                 let _ = reply.send(changes.subscribe());
                 is_new.then_some(Event::Watch(account))
             }
@@ -356,7 +357,7 @@ impl Task {
                         Err(silence)
                     }
                 };
-                // What a validator says that cannot answer is told where none can.
+                // If no validator can answer, the caller gets the last one's reason.
                 if let Ok(heard) = &heard {
                     match &heard.answer {
                         Answer::Busy { .. } => drop(self.last.insert(asked, AttemptError::Busy)),
@@ -451,7 +452,7 @@ impl Task {
         }
     }
 
-    /// Asks one validator what its clock shows. One that is silent is asked again by and by.
+    /// Asks one validator for the time on its clock. The core asks a silent one again later.
     fn ask_time(&mut self, validator: Seat) {
         let validator = self.validators[validator.0 % self.validators.len()];
         let network = self.network.clone();
@@ -463,7 +464,7 @@ impl Task {
         });
     }
 
-    /// Hears one validator's word of changes until it goes away.
+    /// Forwards one validator's notices of changes until its stream ends.
     fn watch(&mut self, watch: WatchId, seat: usize, account: AccountKey) {
         let validator = self.validators[seat % self.validators.len()];
         let (network, told) = (self.network.clone(), self.told.clone());
@@ -483,7 +484,7 @@ impl Task {
         self.watching.insert(watch, begun);
     }
 
-    /// What nobody listens for is not watched.
+    /// Ends the watches that have no listener.
     fn end_watches(&mut self) {
         let unheard = self.watchers.iter();
         let unheard = unheard.filter(|(_, changes)| changes.is_closed());
@@ -495,7 +496,7 @@ impl Task {
     }
 }
 
-/// Remembers the older of two answers; whether that is the new one.
+/// Keeps the older of two answers' ages; returns whether that is the new one.
 fn is_older(oldest: &mut Option<Age>, told: Option<Age>) -> bool {
     let Some(told) = told else {
         return false;
@@ -507,7 +508,7 @@ fn is_older(oldest: &mut Option<Age>, told: Option<Age>) -> bool {
     is_older
 }
 
-/// Puts a question to one validator.
+/// Sends a question to one validator and receives the answer.
 pub(super) async fn put(
     network: &Network,
     validator: PeerId,

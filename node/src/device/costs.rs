@@ -1,9 +1,9 @@
-//! What the devices of a provider were seen to take, kept over leases and restarts until its owner
-//! has it begun anew.
+//! The learned costs of a provider's devices. They survive leases and restarts until the owner
+//! resets them.
 //!
-//! Each lease is run by a process of its own, which begins with what the ones before it learned and
-//! says what it learned itself. What a process says corrects estimates and nothing else: one that
-//! lies makes plans worse until others put it right.
+//! A separate process runs each lease. It begins with the costs that earlier processes learned, and
+//! reports new ones. A report can only correct estimates: if a process lies, plans get worse until
+//! other reports correct them.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,86 +21,87 @@ use crate::folder::config::{self, ConfigError, FORMAT};
 
 /// The name of the file in a provider's folder.
 const COSTS_FILE: &str = "costs.json";
-/// What a damaged one is called from then on.
+/// The name that a damaged file gets.
 const DAMAGED_FILE: &str = "costs.damaged.json";
-/// The file by which its owner asks a provider that runs to begin anew.
+/// The file by which an owner asks a running provider to reset its costs.
 const RESET_FILE: &str = "costs.reset";
-/// Runs of which it is kept what they taught: those that an owner looks through.
+/// How many of the last runs are kept for the owner to look at.
 const RECENT_MAX: usize = 16;
 
-/// What the file holds.
+/// The contents of the file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct CostsFile {
     format: u32,
     costs: CostHistory,
-    /// The speed that the last ask stated of which device; the next one differs from it by no more
-    /// than a job may change.
+    /// The device of the last ask and the speed that it stated. The next ask may differ from it by
+    /// no more than one job may change.
     #[serde(default)]
     stated: Option<(String, StatedSpeed)>,
-    /// The last runs that taught something, the oldest first.
+    /// The last runs that taught something, oldest first.
     #[serde(default)]
     recent: VecDeque<LearnedRun>,
 }
 
-/// The speed of a device, of its measured peak.
+/// The speed of a device, relative to its measured peak.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StatedSpeed {
     /// The share of the peak that the fastest kind of work gets.
     pub(crate) share: f64,
-    /// What products, convolutions and all else take longer, in hundredths.
+    /// How much longer products, convolutions and all other work take, in hundredths.
     pub(crate) slowness: [u16; 3],
 }
 
-/// A run that taught something of a device.
+/// A run from which the provider learned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LearnedRun {
-    /// When, in milliseconds since 1970.
+    /// When the run ended, in milliseconds since 1970.
     pub at_ms: u64,
-    /// The graph that was run.
+    /// The content id of the graph.
     pub graph: String,
-    /// The device, with its model.
+    /// The name of the device, with its model.
     pub device: String,
-    /// Seconds that it took.
+    /// How long the run took, in seconds.
     pub seconds: f64,
-    /// How many times what was expected that is.
+    /// The ratio of the measured to the expected time.
     pub times: f64,
 }
 
-/// What was learned of a device.
+/// What a provider learned about one device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LearnedDevice {
-    /// What it is called, with its model.
+    /// The name of the device, with its model.
     pub device: String,
-    /// How many times as long as by its profile it takes for products, convolutions and all else.
+    /// How many times as long as its profile says the device takes for products, convolutions and
+    /// all other work.
     pub slowness: [f64; 3],
-    /// Classes and sizes of operators that were told apart.
+    /// How many classes and sizes of operators have records of their own.
     pub operators: usize,
-    /// Models whose operators do not say beforehand what they do: each is costed by its own runs,
-    /// and they change nothing else.
+    /// Models whose work is not known before a run. Each is costed by its own runs, which affect
+    /// nothing else.
     pub models: Vec<LearnedModel>,
 }
 
-/// What was learned of a model as a whole.
+/// What a provider learned about a model as a whole.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LearnedModel {
     /// The content id of its graph.
     pub graph: String,
-    /// How many runs told.
+    /// The number of runs.
     pub runs: u64,
-    /// The mean of the seconds that they took.
+    /// The mean time of a run, in seconds.
     pub seconds: f64,
 }
 
-/// What was learned in all.
+/// Everything that a provider learned.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LearnedCosts {
-    /// The devices.
+    /// The learned costs of each device.
     pub devices: Vec<LearnedDevice>,
-    /// The last runs that taught something, the oldest first.
+    /// The last runs that taught something, oldest first.
     pub recent: VecDeque<LearnedRun>,
 }
 
-/// What is known of a provider's devices.
+/// The learned costs of a running provider.
 #[derive(Debug)]
 pub(crate) struct DeviceCosts {
     home: PathBuf,
@@ -109,8 +110,8 @@ pub(crate) struct DeviceCosts {
 }
 
 impl LearnedCosts {
-    /// What a provider has written into its folder; nothing where the file is damaged, which the
-    /// provider sets aside when it starts.
+    /// Reads the costs from a provider's folder. Returns nothing if the file is damaged; the
+    /// provider sets such a file aside when it starts.
     #[must_use]
     pub fn read(home: &Path) -> LearnedCosts {
         let file = config::read::<CostsFile>(&home.join(COSTS_FILE));
@@ -121,10 +122,11 @@ impl LearnedCosts {
         })
     }
 
-    /// Has a provider forget what it learned: one that runs within seconds, another when it starts.
+    /// Asks a provider to forget its learned costs. A running one will do so within seconds, a
+    /// stopped one when it starts.
     ///
     /// # Errors
-    /// When the folder cannot be written.
+    /// When the file system refuses to write to the folder.
     pub fn reset(home: &Path) -> io::Result<()> {
         std::fs::write(home.join(RESET_FILE), b"")
     }
@@ -152,7 +154,7 @@ fn devices_of(costs: &CostHistory) -> Vec<LearnedDevice> {
 }
 
 impl DeviceCosts {
-    /// What is remembered in a provider's folder.
+    /// Opens the costs in a provider's folder.
     pub(crate) fn open(home: &Path) -> Arc<DeviceCosts> {
         let file = home.join(COSTS_FILE);
         let known = match config::read::<CostsFile>(&file) {
@@ -170,30 +172,30 @@ impl DeviceCosts {
         Arc::new(costs)
     }
 
-    /// What is known now.
+    /// Returns the current costs.
     pub(crate) fn costs(&self) -> CostHistory {
         self.known().costs.clone()
     }
 
-    /// How many times as long as by its profile a device takes for kinds of work.
+    /// Returns how many times as long as its profile says a device takes for each kind of work.
     pub(crate) fn slowness(&self, label: &str, model: &str) -> Slowness {
         self.known().costs.slowness(label, model)
     }
 
-    /// The speed that the last ask stated, of this run of the provider or one before it.
+    /// Returns the speed of a device that the last ask stated, in this run or an earlier one.
     pub(crate) fn stated(&self, device: &str) -> Option<StatedSpeed> {
         let known = self.known();
         let stated = known.stated.as_ref().filter(|(of, _)| of == device);
         stated.map(|(_, speed)| *speed)
     }
 
-    /// An ask states this speed of a device now.
+    /// Records the speed that an ask states now.
     pub(crate) fn state(&self, device: &str, speed: StatedSpeed) {
         self.known().stated = Some((device.to_owned(), speed));
         self.unsaved.store(true, Ordering::Relaxed);
     }
 
-    /// Takes in what a run of a graph told.
+    /// Learns from the measurements of a run of a graph.
     pub(crate) fn learn(&self, learned: &[Measurement], graph: &ContentId, at_ms: u64) {
         if learned.is_empty() {
             return;
@@ -217,7 +219,7 @@ impl DeviceCosts {
         self.unsaved.store(true, Ordering::Relaxed);
     }
 
-    /// Forgets all of it where its owner asked for that; says whether.
+    /// Forgets everything if the owner asked for it, and returns whether.
     pub(crate) fn begin_anew_if_asked(&self) -> bool {
         let asked = self.home.join(RESET_FILE);
         if !asked.exists() {
@@ -232,7 +234,8 @@ impl DeviceCosts {
         true
     }
 
-    /// Writes the file if there is news; called where a disk may be waited for.
+    /// Writes the file if something changed. You should call it where the thread can wait for a
+    /// disk.
     pub(crate) fn save(&self) {
         if !self.unsaved.swap(false, Ordering::Relaxed) {
             return;
@@ -247,7 +250,7 @@ impl DeviceCosts {
     }
 
     fn known(&self) -> MutexGuard<'_, CostsFile> {
-        // What is learned is whole or not there when anything can panic.
+        // A panic cannot leave a change half done under this lock.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -258,7 +261,7 @@ impl Drop for DeviceCosts {
     }
 }
 
-/// A file that says nothing of use gets another name, so that whoever wants to can look at it.
+/// Renames a damaged file, so that its owner can inspect it, and returns empty costs.
 fn set_aside(file: &Path, why: &str) -> CostsFile {
     let aside = file.with_file_name(DAMAGED_FILE);
     let kept = std::fs::rename(file, &aside).is_ok();

@@ -1,9 +1,9 @@
-//! What was measured of a provider's CPU, kept in its folder over restarts.
+//! The measurement of a provider's CPU, which its folder keeps over restarts.
 //!
-//! What is measured anew is a few per cent off, and may be of another class then, where a bid that
-//! waits for it does not rest. So it is measured when the machine, souk, or what is sold of it
-//! changed, once a day, and when its owner asks for it. What has a driver is measured by the driver
-//! each time it is opened, and what is emulated never.
+//! A new measurement differs by a few per cent and may put the CPU in another class, where a
+//! waiting bid does not find it. So the provider measures only if the machine, souk, or the offered
+//! devices changed, once a day, and on request. It measures a device with a driver each time it
+//! opens, and an emulated device never.
 
 use std::path::Path;
 
@@ -14,29 +14,29 @@ use souk_vocabulary::profile::Profile;
 use super::{DeviceError, flatten, has_driver, open, profiles, share, threads_of};
 use crate::folder::config::{self, ConfigError, DeviceChoice, FORMAT};
 
-/// What it is kept in.
+/// The name of the file.
 const MEASURED_FILE: &str = "measured.json";
 
-/// How old it may be.
+/// The age from which a measurement is no longer used.
 const AGE_SECONDS_MAX: u64 = 86_400;
 
-/// What was measured of a provider's devices.
+/// The measurement of a provider's devices.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceMeasurement {
     /// [`FORMAT`] of the souk that wrote it.
     format: u32,
-    /// What it holds for: machine, souk's version, what is sold.
+    /// The machine, the version of souk and the offered devices for which it is valid.
     of: String,
-    /// When it was measured, in Unix seconds.
+    /// The time of the measurement, in Unix seconds.
     pub at: u64,
-    /// What the devices are, in their order.
+    /// The profiles of the devices, in their order.
     pub profiles: Vec<Profile>,
-    /// The share of that which mixed work gets.
+    /// The share of the measured peak that mixed work gets.
     pub share: f64,
 }
 
 impl DeviceMeasurement {
-    /// What is kept in a provider's folder, if it still holds.
+    /// Reads the measurement from a provider's folder; returns none if it is no longer valid.
     #[must_use]
     pub fn kept(
         home: &Path,
@@ -49,7 +49,7 @@ impl DeviceMeasurement {
         (kept.of == of(choice, cores) && age < AGE_SECONDS_MAX).then_some(kept)
     }
 
-    /// Measures now, which takes up to two seconds for each device.
+    /// Measures the devices, which takes up to two seconds each.
     ///
     /// # Errors
     /// When a device does not open.
@@ -68,7 +68,7 @@ impl DeviceMeasurement {
         })
     }
 
-    /// What is kept, or else what is measured now and kept.
+    /// Returns the stored measurement if it is valid; otherwise measures and stores the result.
     ///
     /// # Errors
     /// When a device does not open.
@@ -88,17 +88,17 @@ impl DeviceMeasurement {
         Ok(measured)
     }
 
-    /// Keeps it in a provider's folder.
+    /// Writes the measurement to a provider's folder.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// When the file system refuses.
     pub fn keep(&self, home: &Path) -> Result<(), ConfigError> {
         config::write(&home.join(MEASURED_FILE), self)
     }
 }
 
-/// Whether what is measured of these devices is kept: a CPU is among them, and nothing that has a
-/// driver.
+/// Returns whether measurements of these devices are stored: there is a CPU among them, and no
+/// device with a driver.
 #[must_use]
 pub fn is_kept(choice: &DeviceChoice) -> bool {
     let mut each = Vec::new();
