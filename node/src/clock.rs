@@ -1,4 +1,4 @@
-//! This machine's clock, as every log and file of a node has it, and the moment a core is told.
+//! This machine's clock, which all logs and files of a node use, and the clock of cores.
 
 use std::ffi::OsString;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,18 +10,18 @@ use souk_roles::clock::{Micros, Now};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// The variable by which a test gives a node a wrong clock: it names a file with the milliseconds
-/// that the clock is ahead, or behind where negative. What the file says is followed while the node
-/// runs, so that its clock can jump.
+/// The variable by which a test gives a node a wrong clock. It names a file with the milliseconds
+/// by which the clock is ahead, or behind if negative. The node rereads the file, so that its clock
+/// can jump.
 pub const CLOCK_VARIABLE: &str = "SOUK_CLOCK_FILE";
 
-/// A clock that is further from the market's than this is told of.
+/// The deviation from the market's clock from which the node warns.
 const WRONG_MS: i64 = 30_000;
 
-/// How often that file is read.
+/// How often the node reads that file.
 const CLOCK_PERIOD: Duration = Duration::from_millis(100);
 
-/// Microseconds since 1970 by this machine's clock.
+/// Returns the microseconds since 1970 by this machine's clock.
 pub fn unix_us() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -30,17 +30,17 @@ pub fn unix_us() -> u64 {
     now.saturating_add_signed(clock_ahead_us())
 }
 
-/// A moment in milliseconds since 1970, as RFC 3339 has it in UTC.
+/// Formats a moment, in milliseconds since 1970, as RFC 3339 in UTC.
 #[must_use]
 pub fn rfc3339(ms: u64) -> String {
     let nanos = i128::from(ms) * 1_000_000;
     let known = OffsetDateTime::from_unix_timestamp_nanos(nanos).ok();
     let text = known.and_then(|known| known.format(&Rfc3339).ok());
-    // Beyond the year 9999.
+    // The year is beyond 9999.
     text.unwrap_or_else(|| "9999-12-31T23:59:59Z".to_owned())
 }
 
-/// By how much this node's clock is wrong on purpose.
+/// Returns by how much a test sets this node's clock wrong.
 fn clock_ahead_us() -> i64 {
     static AHEAD_US: OnceLock<Option<Arc<AtomicI64>>> = OnceLock::new();
     let ahead_us = AHEAD_US.get_or_init(|| std::env::var_os(CLOCK_VARIABLE).map(followed));
@@ -49,7 +49,7 @@ fn clock_ahead_us() -> i64 {
         .map_or(0, |ahead_us| ahead_us.load(Ordering::Relaxed))
 }
 
-/// What a clock's file says, from now on.
+/// Starts a thread that follows a clock file, and returns its value.
 fn followed(file: OsString) -> Arc<AtomicI64> {
     let read = move || {
         let text = std::fs::read_to_string(&file).unwrap_or_default();
@@ -67,26 +67,27 @@ fn followed(file: OsString) -> Arc<AtomicI64> {
     ahead_us
 }
 
-/// Milliseconds since 1970 by this machine's clock.
+/// Returns the milliseconds since 1970 by this machine's clock.
 pub fn unix_ms() -> u64 {
     unix_us() / 1000
 }
 
-/// The log's clock, as far as it is known here: this machine's, and by how much that is behind.
-/// Clones are one clock.
+/// The log's clock, as far as this node knows it: this machine's clock and its deviation. Clones
+/// share one clock.
 #[derive(Clone, Debug, Default)]
 pub struct LogClock {
     ahead_ms: Arc<AtomicI64>,
 }
 
 impl LogClock {
-    /// What it shows now.
+    /// Returns the log's time now.
     pub fn time(&self) -> Millis {
         let ahead_ms = self.ahead_ms.load(Ordering::Relaxed);
         Millis(unix_ms().saturating_add_signed(ahead_ms))
     }
 
-    /// It showed `log` when this machine's showed `own`. A clock that is wrong by much is told of.
+    /// Sets the log's clock: it showed `log` when this machine's showed `own`. Warns if this
+    /// machine's clock becomes wrong by much.
     pub(crate) fn set(&self, log: Millis, own: Millis) {
         let ahead_ms = i128::from(log.0) - i128::from(own.0);
         let ahead_ms = i64::try_from(ahead_ms).unwrap_or(0);
@@ -103,7 +104,7 @@ impl LogClock {
     }
 }
 
-/// What tells a core the moment of each event: from when it was made on, and by the log's clock.
+/// The clock of a core: it counts ticks from its creation, and knows the log's clock.
 #[derive(Clone, Debug)]
 pub struct CoreClock {
     began: Instant,
@@ -111,13 +112,13 @@ pub struct CoreClock {
 }
 
 impl CoreClock {
-    /// A clock that begins now.
+    /// Returns a clock that begins now.
     pub fn new(log: LogClock) -> CoreClock {
         let began = Instant::now();
         CoreClock { began, log }
     }
 
-    /// The moment.
+    /// Returns the current moment.
     pub fn now(&self) -> Now {
         Now {
             tick: self.tick(),
@@ -125,12 +126,12 @@ impl CoreClock {
         }
     }
 
-    /// How long it is until the log's clock shows `moment`.
+    /// Returns how long it is until the log's clock shows `moment`.
     pub(crate) fn until_log(&self, moment: Millis) -> Duration {
         Duration::from_millis(moment.since(self.log.time()).0)
     }
 
-    /// Ends at a moment, at once where that has passed; never where there is none.
+    /// Waits until a moment. Returns at once if it has passed, and never if there is none.
     pub async fn wait(&self, moment: Option<Micros>) {
         match moment {
             Some(moment) => tokio::time::sleep(self.until(moment)).await,

@@ -1,4 +1,4 @@
-//! A job: a model, its inputs, and what the buyer will bear.
+//! A job: a model, its inputs, and the buyer's limits.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,27 +12,27 @@ use souk_roles::clock::Micros;
 use souk_scheduler::planning::Objective;
 use souk_vocabulary::profile::Backend;
 
-/// How long a run may take of which nobody knows beforehand how long it takes, where its user does
-/// not say.
+/// The longest run of a model whose time is not known before it runs, unless the user sets another
+/// limit.
 pub const TIME_MAX: Duration = Duration::from_secs(600);
 
-/// What a buyer wants run.
+/// The job of a buyer.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// The ONNX model.
     pub model: Bytes,
-    /// The folder in which the model's external data lies, if it has any.
+    /// The folder of the model's external data, if it has any.
     pub folder: Option<PathBuf>,
     /// The inputs by name.
     pub inputs: BTreeMap<String, Tensor>,
-    /// What the buyer will bear.
+    /// The buyer's limits.
     pub limits: Limits,
 }
 
-/// What is asked once.
+/// The inputs of one request.
 #[derive(Clone, Debug)]
 pub struct RequestInputs {
-    /// The sequence that it is a step of, of a session.
+    /// The sequence of a session of which this request is a step.
     pub sequence: u32,
     /// The inputs by name.
     pub tensors: BTreeMap<String, Tensor>,
@@ -45,74 +45,73 @@ impl From<BTreeMap<String, Tensor>> for RequestInputs {
     }
 }
 
-/// What a buyer will bear.
+/// The limits of a job.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// The most the job may ever cost, all that failed on the way counted; none for whatever the
-    /// account has.
+    /// The most the job may ever cost, failed attempts included; none: the account's whole balance.
     pub budget: Option<Credits>,
-    /// The most per device-second.
+    /// The highest price per device-second.
     pub price_max: Option<Price>,
-    /// The fewest providers, each with real work.
+    /// The fewest providers, each of which must have real work.
     pub providers_min: usize,
-    /// The most providers.
+    /// The most providers that the job can use.
     pub providers_max: usize,
-    /// Providers not to buy from.
+    /// Providers from which the job must not buy.
     pub excluded: Vec<AccountKey>,
-    /// Whether devices will do that are only emulated.
+    /// Whether the job may run on emulated devices.
     pub emulated: EmulatedDevices,
-    /// Kinds of devices, or parts of their models' names, any of which will do; none for all.
+    /// Kinds of devices, or parts of their models' names, any of which suits; none for all.
     pub devices: Vec<String>,
-    /// What devices must go through; none for anything.
+    /// The backend that devices must use; none for any.
     pub backend: Option<Backend>,
-    /// What to make small.
+    /// What the plan minimises.
     pub objective: Objective,
-    /// The most the job may take from its first plan to its last output; none for any time.
+    /// The most time from the job's first plan to its last output; none for no limit.
     pub deadline: Option<Duration>,
     /// The least notice a provider must give before it takes a device back.
     pub notice_min: Millis,
-    /// Where devices may be; the empty set for anywhere.
+    /// The allowed regions of devices; the empty set for anywhere.
     pub regions: Regions,
     /// The least reputation of a provider.
     pub reputation_min: Permille,
-    /// On how many providers each part is run, 1 or 2: with two, their results are compared.
+    /// On how many providers each part runs, 1 or 2: with two, the job compares their results.
     pub copies: usize,
-    /// Whether providers may take devices back, with the notice they state: what was computed by
-    /// then is kept.
+    /// Whether providers may take devices back, with the notice they state. The job keeps the
+    /// values that were computed by then.
     pub spot: bool,
-    /// The most that a run may take of which nobody knows beforehand how long it takes, such as a
-    /// loop by a count that comes in the run: its leases are made longer until then.
+    /// The longest run of a model whose time is not known before it runs, for example because of a
+    /// loop whose count comes in the run: until then the buyer extends its leases.
     pub time_max: Duration,
     /// How long to wait for devices that others have leased.
     pub wait: Duration,
-    /// Requests that go through the model one behind the other; 1 for a single run.
+    /// Requests that go through the model one after the other; 1 for a single run.
     pub requests: u32,
-    /// Where those are the steps of a session, of how many sequences, else 0: what the model calls
-    /// states stays with the providers, for each sequence its own, and the requests may differ in
-    /// shape. Such a job ends where its leases do.
+    /// How many sequences a session has; 0 if the job is no session. The providers of a session
+    /// keep the model's states of each sequence, and the shapes of its requests may differ. Such a
+    /// job ends with its leases.
     pub sequences: u32,
-    /// Its place among this buyer's own jobs that want the same devices; none to stand back for no
-    /// job and have none stand back.
+    /// The priority among this buyer's own jobs that want the same devices; none: the job waits for
+    /// no other job and makes none wait.
     pub priority: Option<Priority>,
 }
 
-/// Whether a job may run on devices that are only emulated: their figures are another machine's.
+/// Whether a job may run on emulated devices, whose figures are another machine's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EmulatedDevices {
-    /// In a testnet yes, as its market's file says, and nowhere else.
+    /// In a testnet yes, as the market's file says; elsewhere no.
     #[default]
     InTestnets,
     /// In any market.
     Accepted,
-    /// Nowhere: only devices that are really there.
+    /// Nowhere: only on real devices.
     Refused,
 }
 
 impl EmulatedDevices {
-    /// By two flags of a command or a request.
+    /// Returns the choice that two flags of a command or a request make.
     ///
     /// # Errors
-    /// [`EmulatedAndReal`]: when it has both.
+    /// [`EmulatedAndReal`] if both are set.
     pub fn by_flags(emulated: bool, real: bool) -> Result<Self, EmulatedAndReal> {
         match (emulated, real) {
             (true, true) => Err(EmulatedAndReal),
@@ -123,19 +122,19 @@ impl EmulatedDevices {
     }
 }
 
-/// Emulated devices are both wanted and not wanted.
+/// A request sets both `emulated` and `real`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`emulated` and `real` exclude each other: leave one out")]
 pub struct EmulatedAndReal;
 
-/// Which of a buyer's own jobs goes first where they want the same devices, or are at work at one
-/// provider at once; nothing to all others.
+/// The order of a buyer's own jobs that want the same devices, or run at the same provider at the
+/// same time. It has no effect on other buyers' jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
     /// After all others.
     Low,
-    /// Where nothing is said.
+    /// The priority of a job that states none.
     #[default]
     Normal,
     /// Before all others.
@@ -143,7 +142,7 @@ pub enum Priority {
 }
 
 impl Limits {
-    /// What the core of a job is told of them.
+    /// Converts the limits into those of the job's core.
     pub(super) fn told(&self) -> souk_roles::job::Limits {
         let micros = |time: Duration| Micros(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);

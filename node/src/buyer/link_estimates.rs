@@ -1,4 +1,5 @@
-//! The links that a plan counts with: what was seen of each way, and of the others what is stated.
+//! The estimates of links that a plan uses: measured figures where there are some, else figures
+//! that providers state.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +8,21 @@ use souk_scheduler::planning::{Link, Links};
 
 use crate::content::links::{self, LinkRecord};
 
-/// What was seen of a way is told from the usual from this factor on: the same way is seen half as
-/// fast, or twice, from one job to the next.
+/// The factor from which a measured figure counts as different from the usual: from one job to the
+/// next, the same link may measure half or twice as fast.
 const NOISE: f64 = 2.0;
 
-/// A figure stated as less counts as this: something must be there to be compared with.
+/// The least stated figure, because the code divides by it.
 const LEAST: f64 = 1e-6;
 
-/// What was seen of one way, figure by figure.
+/// The measured figures of one link.
 #[derive(Clone, Copy, Debug, Default)]
 struct SeenLink {
     latency_seconds: Option<f64>,
     bytes_per_second: Option<f64>,
 }
 
-/// What is known of the ways between a buyer and providers, as it is at one moment.
+/// The measured links between a buyer and providers at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LinkEstimates {
     buyer: AccountKey,
@@ -39,11 +40,11 @@ impl LinkEstimates {
         }
     }
 
-    /// The link of each offer to and from the buyer, and between each two.
+    /// Returns the links of each offer with the buyer, and between each two offers.
     pub(super) fn links(&self, listings: &[Listing]) -> Links {
         let stated: Vec<Link> = listings.iter().map(stated).collect();
         let own = listings.iter().map(|listing| {
-            // A plan has one link for both directions: the slower one holds up a job.
+            // A plan has one link for both directions: the slower one delays a job.
             let there = self.seen(self.buyer, listing.provider);
             there.worse(self.seen(listing.provider, self.buyer))
         });
@@ -66,7 +67,6 @@ impl LinkEstimates {
         }
     }
 
-    /// What was seen of a way.
     fn seen(&self, from: AccountKey, to: AccountKey) -> SeenLink {
         let Some(seen) = self.seen.get(&(from, to)) else {
             return SeenLink::default();
@@ -92,7 +92,7 @@ impl SeenLink {
     }
 }
 
-/// Links that a plan counts with, given what is stated and seen of each.
+/// Combines the stated and the measured figures of links.
 fn settled(stated: &[Link], seen: &[SeenLink]) -> Vec<Link> {
     let figures = |stated_of: fn(&Link) -> f64, seen_of: fn(&SeenLink) -> Option<f64>| {
         let stated: Vec<f64> = stated.iter().map(stated_of).collect();
@@ -110,8 +110,9 @@ fn settled(stated: &[Link], seen: &[SeenLink]) -> Vec<Link> {
         .collect()
 }
 
-/// Who was never tried is expected to keep to its word as the others did, else each job would flee
-/// from a provider that is known to one that is not. What differs little from the usual is noise.
+/// Combines stated and measured figures. A provider that was never measured is expected to deviate
+/// from its statement as the others do; otherwise each job would leave a known provider for an
+/// unknown one. A small deviation from the usual is noise.
 fn settled_figures(stated: &[f64], seen: &[Option<f64>]) -> Vec<f64> {
     let both = || stated.iter().zip(seen);
     let ratio = |(stated, seen): (&f64, &Option<f64>)| seen.map(|seen| seen / stated.max(LEAST));

@@ -1,8 +1,8 @@
-//! What is left of a job when some of its values are there: the lineage of what is missing.
+//! The rest of a job of which some values are computed: the lineage of the missing outputs.
 //!
-//! The rest of a job is a job: the nodes that lead to a missing output, fed by the job's inputs and
-//! by the values that were computed before. So what failed is planned, bought and run again by the
-//! same code, and what did not fail is not run again.
+//! The rest is a job of its own: the nodes that lead to a missing output, with the job's inputs and
+//! the computed values as its inputs. So the same code plans, buys and runs it, and no finished
+//! work runs again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,29 +10,29 @@ use souk_memory::Tensor;
 use souk_scheduler::graph::cut::{self, Boundary, CutError};
 use souk_scheduler::graph::{Bindings, Graph, ImportError, NodeId, ValueId};
 
-/// Why what is left cannot be made a graph of its own.
+/// Why the rest of a job does not form a graph.
 #[derive(Debug, thiserror::Error)]
 pub enum RestError {
-    /// It cannot be separated from what was done.
+    /// The rest cannot be separated from the finished part.
     #[error("what is left of the job cannot be separated: {0}")]
     Cut(#[from] CutError),
-    /// It is no graph by itself, which is a fault of souk.
+    /// The rest is not a valid graph, which is a fault of souk.
     #[error("what is left of the job is no graph: {0}")]
     Import(#[from] ImportError),
-    /// It is a part of a plan that was not bought.
+    /// The part belongs to a plan that was not bought.
     #[error("no such part was planned")]
     Unknown,
-    /// A value that it begins with was here and is not any more.
+    /// A value that the rest reads is no longer in memory.
     #[error("{name}, which the rest of the job reads, is not in memory any more")]
     Gone {
-        /// Its name.
+        /// The name of the value.
         name: String,
     },
 }
 
-/// What is left of `graph`, given its inputs and the values computed so far.
+/// Returns the rest of `graph`, given its inputs and the values computed so far.
 ///
-/// Where what is left and what was done need each other's values, all of it is left.
+/// If the rest and the finished part need each other's values, it returns the whole graph.
 pub(super) fn rest(
     graph: &Graph,
     inputs: &BTreeMap<String, Tensor>,
@@ -60,7 +60,7 @@ pub(super) fn rest(
     Ok(Graph::import(left.model, &bindings)?)
 }
 
-/// The nodes that lead from what is there to an output that is not.
+/// Returns the nodes that lead from the computed values to the missing outputs.
 fn needed(graph: &Graph, values: &BTreeMap<String, Tensor>) -> BTreeSet<NodeId> {
     let mut found = BTreeSet::new();
     let mut open: Vec<ValueId> = graph.outputs().to_vec();

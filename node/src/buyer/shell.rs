@@ -1,9 +1,9 @@
-//! The one task of a job: it takes in what happens, has the core decide, and carries out what
-//! follows.
+//! The one task of a job: it receives events, passes them to the core, and carries out the core's
+//! actions.
 //!
-//! Nothing else is awaited here. What takes time is an effect of its own, whose answer comes back
-//! as an event; what is said to one provider, and what is put down, keeps its order in a queue of
-//! its own.
+//! The task awaits nothing else. An action that takes time runs as an effect, whose answer comes
+//! back as an event. Messages to one provider, and writes to the journal, keep their order in
+//! queues of their own.
 
 mod effects;
 mod served;
@@ -38,31 +38,31 @@ use crate::protocols::lease::LeaseReport;
 use served::ServedContents;
 use streams::{Incoming, Talk};
 
-/// What providers said and the core has not heard yet. Who reads a stream waits for a place, which
-/// holds up that provider and nobody else.
+/// Messages of providers that the core has not yet received. If there are this many, the readers of
+/// streams wait, which delays only their providers.
 const INBOX: usize = 4_096;
 
-/// Transfers of content at a time.
+/// The most transfers of content at a time.
 const TRANSFERS_MAX: usize = 256;
 
-/// How long a provider that does not read may hold up the last word to it.
+/// How long a provider that does not read may delay the end of the job.
 const PARTING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What an effect came to.
+/// The result of an effect.
 enum EffectOutcome {
     Is(Answer),
     Planned(Result<Box<Quote>, PlanError>),
-    /// How the followed leases stand.
+    /// The current state of the followed leases.
     Seen(Vec<Lease>),
 }
 
-/// What something that is awaited brings.
+/// The next thing that happened.
 enum Next {
     Event(Event),
     Came(Ticket, EffectOutcome),
     Asked(Option<RequestInputs>),
     Incoming(Incoming),
-    /// Something about the own account changed.
+    /// The buyer's account changed.
     LeasesChanged,
     Nothing,
 }
@@ -72,7 +72,7 @@ pub(super) struct Shell {
     buyer: Buyer,
     core: JobCore,
     clock: CoreClock,
-    /// Events that are there already.
+    /// Events that already happened and wait for the core.
     ready: VecDeque<Event>,
     inbox: mpsc::Receiver<Incoming>,
     told: mpsc::Sender<Incoming>,
@@ -83,45 +83,45 @@ pub(super) struct Shell {
     handles: BTreeMap<Ticket, AbortHandle>,
     transfers: Arc<Semaphore>,
     requests: Requests,
-    /// Requests that came, and those that are not back with the caller.
+    /// How many requests came, and how many of them have no answer yet.
     asked: u32,
     under_way: u32,
     is_drained: bool,
-    /// Answers in the order in which they are given; a task hands them on as the caller takes them.
+    /// Answers in order; a task passes them on as the caller receives them.
     answers: mpsc::UnboundedSender<super::Answer>,
     progress: mpsc::Sender<JobEvent>,
     cancel: Arc<Notify>,
-    /// Whether what the core buys first is bought already.
+    /// Whether a resting bid already made the core's first purchase.
     is_bought: bool,
     journal: Option<JournalWriter>,
     planner: Planner,
     own_outputs: OwnOutputs,
     followed: FollowedLeases,
-    /// What people are shown of the work of each leg, until it is signed for.
+    /// The report of each leg, until its receipt is signed.
     shown: BTreeMap<Leg, LeaseReport>,
     gathered: JobResult,
-    /// How long it takes.
+    /// Measures how long the job takes.
     watch: Watch,
     served: ServedContents,
-    /// What came along with words.
+    /// Contents that came with messages.
     along: CameAlong<Leg>,
-    /// What went wrong here that no core knows of.
+    /// A failure of this task that the core does not know of.
     fault: Option<Reason>,
     outcome: Option<Outcome>,
 }
 
-/// The leases that the core wants to hear of.
+/// The leases that the core follows.
 #[derive(Default)]
 struct FollowedLeases {
     leases: Vec<LeaseId>,
     changes: Option<watch::Receiver<u64>>,
-    /// Whether they are being looked at, and whether that is to be done again.
+    /// Whether a query of them runs, and whether another one must follow.
     is_looking: bool,
     looks_again: bool,
 }
 
 impl Shell {
-    /// A job that begins, or goes on, with what its core wants first.
+    /// Starts or resumes a job: begins its core and carries out the first actions.
     pub(super) fn new(
         buyer: &Buyer,
         begin: impl FnOnce(Now) -> (JobCore, Vec<Effect<Action>>),
@@ -178,7 +178,7 @@ impl Shell {
         shell
     }
 
-    /// Goes on to the job's end.
+    /// Runs the job to its end.
     pub(super) async fn run(mut self) -> (Outcome, JobResult) {
         let outcome = loop {
             if let Some(outcome) = self.outcome.take() {
@@ -196,11 +196,11 @@ impl Shell {
                 self.carry_out(effects);
             }
         };
-        // Last words are sent before the streams close.
+        // The last messages are sent before the streams close.
         self.talks.clear();
         let parting = async { while self.streams.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(PARTING_TIMEOUT, parting).await;
-        // What was seen of the ways to providers, and what this took, is for the next job's plan.
+        // The times of this job and its links improve the plan of the next job.
         self.note_times(&outcome);
         let tensors = self.buyer.tensors.clone();
         let saving = tokio::task::spawn_blocking(move || tensors.links().save(unix_ms()));
@@ -208,8 +208,8 @@ impl Shell {
         (self.outcome_of(outcome), self.gathered)
     }
 
-    /// Remembers what the job took, if it is one that says something of others: it was asked once,
-    /// bought once and ended well.
+    /// Records how long the job took, if that is typical: it had one request and one purchase, and
+    /// ended well.
     fn note_times(&self, outcome: &Outcome) {
         let is_telling = outcome.how == souk_roles::job::End::Done && self.asked == 1;
         let Some((model, quote)) = self.planner.bought_at_once().filter(|_| is_telling) else {
@@ -242,7 +242,7 @@ impl Shell {
         outcome
     }
 
-    /// Waits for something to happen.
+    /// Waits until something happens.
     async fn next(&mut self) -> Next {
         let wakes_at = self.core.wakes_at();
         let window = self.requests.window.clamp(1, WINDOW_MAX);
@@ -265,7 +265,7 @@ impl Shell {
                     self.handles.remove(&ticket);
                     Next::Came(ticket, came)
                 }
-                // One that was stopped is answered no more.
+                // An aborted effect needs no answer.
                 Err(error) if error.is_cancelled() => Next::Nothing,
                 Err(error) => std::panic::resume_unwind(error.into_panic()),
             },
@@ -281,7 +281,7 @@ impl Shell {
         }
     }
 
-    /// The event that something is to the core.
+    /// Converts what happened into an event for the core, if it is one.
     fn take(&mut self, next: Next) -> Option<Event> {
         match next {
             Next::Event(event) => Some(event),
@@ -300,7 +300,7 @@ impl Shell {
         }
     }
 
-    /// One more request, whose inputs can be fetched from here from now on.
+    /// Stores the inputs of a request, so that providers can fetch them.
     fn on_request(&mut self, asked: &RequestInputs) -> Event {
         let store = self.buyer.tensors.store();
         let put = |(name, tensor): (&String, _)| Ok((name.clone(), store.put_tensor(tensor)?));
@@ -366,7 +366,7 @@ impl Shell {
         }
     }
 
-    /// Begins an effect whose answer takes time.
+    /// Starts an effect whose answer takes time.
     fn spawn(
         &mut self,
         ticket: Ticket,
@@ -376,12 +376,12 @@ impl Shell {
         self.handles.insert(ticket, begun);
     }
 
-    /// An answer that is there at once.
+    /// Queues an answer that is already there.
     fn answer(&mut self, ticket: Ticket, answer: Answer) {
         self.ready.push_back(Event::Answer { ticket, answer });
     }
 
-    /// Has something written, or says that there is no journal to write to.
+    /// Writes to the journal; without one, answers at once.
     fn write(&mut self, ticket: Ticket, write: Put) {
         let Some(writer) = &mut self.journal else {
             let answer = match write {

@@ -1,5 +1,5 @@
-//! What happened to a job as it is told: of one shape on the API, in its stream and on the command
-//! line, whatever the file on disk looks like.
+//! The events of a job as users see them: the API, its stream and the command line share this form,
+//! which does not depend on the file on disk.
 
 use serde::Serialize;
 use souk_market::{AccountKey, Credits, LeaseId};
@@ -8,108 +8,109 @@ use souk_roles::job::JobEvent;
 use super::job_files::TimedEvent;
 use crate::clock::rfc3339;
 
-/// Something that happened to a job: its number, when, what, and the facts of that beside.
+/// An event of a job: its number, its time, its kind and its facts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ToldEvent {
-    /// Its number, from 0.
+    /// The number of the event, from 0.
     pub number: usize,
-    /// When, as RFC 3339 has it.
+    /// The time of the event, as RFC 3339.
     pub at: String,
-    /// What.
+    /// The kind of the event, and its facts.
     #[serde(flatten)]
     pub facts: EventFacts,
 }
 
-/// What happened, by the word `event`. Amounts are in micro-credits.
+/// The kind of an event, in the field `event`, and its facts. Amounts are in micro-credits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum EventFacts {
-    /// The leases of an attempt are bought.
+    /// The buyer bought the leases of an attempt.
     Leased {
-        /// How often leases were bought before.
+        /// How many attempts came before.
         attempt: u32,
-        /// Those.
+        /// The leases that the buyer bought.
         leases: Vec<BoughtLease>,
     },
-    /// A provider has what it needs of the buyer.
+    /// A provider has received everything that it needs from the buyer.
     Fetched {
-        /// Who.
+        /// The provider that fetched.
         provider: AccountKey,
-        /// Pieces it needed.
+        /// How many pieces it needed.
         pieces: u32,
-        /// How many of them it had already.
+        /// How many of them it already had.
         there_before: u32,
-        /// Bytes that were sent.
+        /// How many bytes it received.
         bytes: u64,
     },
     /// A provider has compiled its parts.
     Ready {
-        /// Who.
+        /// The provider that is ready.
         provider: AccountKey,
     },
     /// A provider's device runs a part.
     Running {
-        /// Who.
+        /// The provider that runs it.
         provider: AccountKey,
-        /// Which, in words.
+        /// The part, as a text.
         part: String,
     },
-    /// A provider is done.
+    /// A provider finished its parts.
     Finished {
-        /// Who.
+        /// The provider that finished.
         provider: AccountKey,
     },
-    /// The outputs are here, checked and not yet paid.
+    /// The outputs arrived and are checked; they are not yet paid for.
     Returned,
     /// A receipt has both signatures.
     Signed {
-        /// Whose.
+        /// The provider that signed.
         provider: AccountKey,
-        /// Of which lease.
+        /// The lease of the receipt.
         lease: LeaseId,
-        /// What it pays.
+        /// The amount that it pays.
         paid: Credits,
     },
-    /// A provider failed; the job goes on without it.
+    /// A provider failed; the job continues without it.
     Retrying {
-        /// Who.
+        /// The provider that failed.
         provider: AccountKey,
-        /// Why, as a word.
+        /// The reason as a code.
         reason: &'static str,
-        /// Why, as a sentence.
+        /// The reason as a sentence.
         why: String,
-        /// How many values are kept of what was computed.
+        /// How many computed values the job keeps.
         kept: u32,
     },
-    /// A lease is not paid for.
+    /// The buyer does not pay for a lease.
     Refused {
-        /// Who provided it.
+        /// The provider of the lease.
         provider: AccountKey,
-        /// Why, as it hears it.
+        /// The reason that the buyer states to the provider.
         why: String,
     },
-    /// The market did not end a lease, dispute it or begin its work; its own rules will close it.
+    /// The market did not carry out a command to end, dispute or begin a lease; its own rules will
+    /// close the lease.
     NotCommanded {
-        /// The lease.
+        /// The lease of the command.
         lease: LeaseId,
-        /// Why not.
+        /// The reason of the market.
         why: String,
     },
 }
 
-/// A lease that was bought.
+/// A lease that the buyer bought.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BoughtLease {
-    /// Of whom.
+    /// The seller of the lease.
     pub provider: AccountKey,
-    /// Which.
+    /// The id of the lease.
     pub lease: LeaseId,
-    /// What it holds until it is settled.
+    /// The escrow until the lease is settled.
     pub held: Credits,
 }
 
 impl ToldEvent {
-    /// The event of that number.
+    /// Returns the event with this number.
     #[must_use]
     pub fn new(number: usize, happened: &TimedEvent) -> ToldEvent {
         ToldEvent {
@@ -119,7 +120,7 @@ impl ToldEvent {
         }
     }
 
-    /// Events from the first on.
+    /// Converts events, which are numbered from 0.
     #[must_use]
     pub fn all(events: &[TimedEvent]) -> Vec<ToldEvent> {
         let told = events.iter().enumerate();

@@ -1,5 +1,5 @@
-//! The library of ONNX Runtime that a provider uses: the one its file names, else the one that is
-//! found. It is opened in a process of its own first, so that one that crashes takes no node down.
+//! The ONNX Runtime library of a provider: the one that its file names, or else the one that souk
+//! finds. A separate process opens it first, so that a crash does not stop the node.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,34 +10,34 @@ use crate::device::probe::{self, ProbeError};
 use crate::device::{LibraryReport, has_cpu, has_runtime, library_path};
 use crate::folder::config::{Isolation, ProviderFile};
 
-/// What was found when the provider started.
+/// The file that keeps the result of the last start.
 const FILE: &str = "onnxruntime.json";
 
-/// A library of ONNX Runtime as it was when it was tried.
+/// An ONNX Runtime library, as the last try found it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LibraryRecord {
-    /// Where it lies, or should.
+    /// The path of the library.
     pub path: PathBuf,
     /// Whether the provider's file names it.
     pub named: bool,
-    /// The providers it has.
+    /// The execution providers of the library.
     pub providers: Vec<String>,
-    /// Why it is not used.
+    /// Why the provider does not use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
 }
 
-/// What is to be sold needs a library that is not usable.
+/// A device on sale needs a library that is not usable.
 #[derive(Debug, thiserror::Error)]
 #[error("the library of ONNX Runtime is not usable: {cause}")]
 pub struct Unusable {
-    /// What is wrong with it.
+    /// Why it is not usable.
     pub cause: String,
 }
 
 impl LibraryRecord {
-    /// What the provider of this folder uses, by asking `program`, which is souk; none if its
-    /// devices need no library and it names none, or if there is none.
+    /// Finds and tries the library of a provider, with `program` as the souk that tries it. Returns
+    /// none if its devices need no library and its file names none, or if there is none.
     fn find(home: &Path, file: &ProviderFile, program: &Path) -> Option<LibraryRecord> {
         let named = file.library(home);
         let path = match &named {
@@ -57,14 +57,13 @@ impl LibraryRecord {
         })
     }
 
-    /// What the provider of a folder found when it last started.
+    /// Reads the record of the provider's last start from its folder.
     #[must_use]
     pub fn read(home: &Path) -> Option<LibraryRecord> {
         let text = fs::read_to_string(home.join(FILE)).ok()?;
         serde_json::from_str(&text).ok()
     }
 
-    /// The library to use.
     fn usable(self) -> Result<PathBuf, Unusable> {
         match self.refused {
             None => Ok(self.path),
@@ -73,18 +72,19 @@ impl LibraryRecord {
     }
 }
 
-/// The library that is found, as other processes find it: they may be in another folder.
+/// Returns the path of the library that souk finds; absolute, because other processes may run in
+/// another folder.
 fn found() -> Option<PathBuf> {
     let path = library_path()?;
-    // A name that is no file is one that the system looks for.
+    // If the path is no file, the system's loader searches for the name.
     let whole = std::path::absolute(&path).ok();
     Some(whole.filter(|it| it.exists()).unwrap_or(path))
 }
 
-/// Has a process of its own open the library at `path` and say what it has.
+/// Opens the library at `path` in a separate process, which reports its providers.
 ///
 /// # Errors
-/// What is wrong with it, in words for whoever named it.
+/// The fault of the library, as a sentence.
 pub fn try_out(program: &Path, path: &Path) -> Result<LibraryReport, String> {
     let reached: Result<LibraryReport, ProbeError> =
         probe::ask(program, &["onnxruntime"], Some(path));
@@ -97,7 +97,8 @@ pub fn try_out(program: &Path, path: &Path) -> Result<LibraryReport, String> {
     })
 }
 
-/// The same, if a sandbox can use it: one of a CPU opens it before its rules.
+/// Returns the library's providers if a sandbox can use it: a sandbox of a CPU opens it before its
+/// rules apply.
 fn fit(file: &ProviderFile, reached: LibraryReport) -> Result<Vec<String>, String> {
     let before_walls = file.isolation != Isolation::None && has_cpu(&file.device);
     match reached.threads {
@@ -109,8 +110,8 @@ fn fit(file: &ProviderFile, reached: LibraryReport) -> Result<Vec<String>, Strin
     }
 }
 
-/// Finds the library that a provider uses, and keeps what was found for its status. A CPU does
-/// without one that is not usable; what is reached through it alone is not sold then.
+/// Finds the library that a provider uses, and stores the result for `souk provider status`. A CPU
+/// runs without an unusable library; a device that needs the library is not sold then.
 pub(crate) async fn settle(
     home: &Path,
     file: &ProviderFile,

@@ -1,4 +1,4 @@
-//! What the core of a job wants, carried out.
+//! Carries out the actions of a job's core.
 
 use bytes::Bytes;
 use libp2p::PeerId;
@@ -17,7 +17,7 @@ use crate::folder::key;
 use crate::protocols::lease::offer;
 
 impl Shell {
-    /// Begins what is wanted.
+    /// Begins an action.
     pub(super) fn begin(&mut self, ticket: Ticket, action: Action) {
         let buyer = self.buyer.clone();
         match action {
@@ -82,7 +82,7 @@ impl Shell {
         }
     }
 
-    /// Brings an output, unless it came along with the word that named it.
+    /// Fetches an output, unless it came with the message that named it.
     fn fetch(
         &mut self,
         ticket: Ticket,
@@ -98,24 +98,24 @@ impl Shell {
             Some((key::peer_of(&talk.provider.0).ok()?, bytes))
         });
         self.spawn(ticket, async move {
-            // Whoever closes it is no one.
+            // The semaphore is never closed.
             let _room = room.acquire_owned().await;
             EffectOutcome::Is(fetch(&buyer, scope, (&name, id, along), &holders).await)
         });
     }
 
-    /// Buys, unless what is bought first is bought already.
+    /// Buys leases, unless a resting bid already made the first purchase.
     fn buy(&mut self, ticket: Ticket, id: JobId, gang: Command) {
         self.buyer.opened(id);
         if std::mem::take(&mut self.is_bought) {
-            // The core looks what is there under its id, and takes it.
+            // The core then looks for leases under this id, and uses the one that is there.
             let why = "bought by a bid that rested".to_owned();
             return self.answer(ticket, Answer::Uncertain(why));
         }
         self.spawn(ticket, buy(self.buyer.clone(), gang));
     }
 
-    /// Looks how the followed leases stand, now and after what is being looked at.
+    /// Queries the followed leases; if a query runs, another one follows it.
     pub(super) fn look(&mut self) {
         if self.followed.leases.is_empty() {
             return;
@@ -129,7 +129,7 @@ impl Shell {
         let account = buyer.account();
         let changes = &mut self.followed.changes;
         changes.get_or_insert_with(|| buyer.broker().watch(account));
-        // It is no answer to anybody.
+        // No ticket waits for this answer.
         self.effects.spawn(async move {
             let mut seen = Vec::with_capacity(leases.len());
             for lease in leases {
@@ -142,7 +142,8 @@ impl Shell {
         });
     }
 
-    /// Puts graphs and weights where providers can fetch them. Tensors are there since they came.
+    /// Stores graphs and weights where providers can fetch them. Tensors are stored when they
+    /// arrive.
     fn serve(&self, contents: &[ContentId]) -> Answer {
         let store = self.buyer.tensors.store();
         for id in contents.iter().filter(|id| !store.contains(id)) {
@@ -169,7 +170,7 @@ impl Shell {
         }
     }
 
-    /// Gives an answer to the caller, who says when it is where it stays.
+    /// Passes an answer to the caller, who confirms when it is stored.
     fn give(&mut self, ticket: Ticket, number: u32, outputs: &[(String, ContentId)]) {
         let store = self.buyer.tensors.store();
         let tensor = |(name, id): &(String, ContentId)| {
@@ -183,7 +184,7 @@ impl Shell {
         };
         outputs.extend(self.own_outputs.take(number));
         let (answer, kept) = super::super::Answer::new(number, outputs);
-        // One that does not arrive is not kept.
+        // If the caller is gone, the answer is dropped and thus not kept.
         let _ = self.answers.send(answer);
         self.spawn(ticket, async move {
             EffectOutcome::Is(match kept.await {
@@ -193,7 +194,7 @@ impl Shell {
         });
     }
 
-    /// What people see.
+    /// Passes an event to the user, and records its times and receipts.
     fn tell(&mut self, event: JobEvent) {
         self.watch.on_event(&event, Instant::now());
         match &event {
@@ -207,7 +208,7 @@ impl Shell {
             }
             _ => {}
         }
-        // Progress is for eyes: a reader that is behind or went away stops nothing.
+        // Progress is for display: a slow or absent reader must not stop the job.
         let _ = self.progress.try_send(event);
     }
 }
@@ -216,7 +217,7 @@ async fn buy(buyer: Buyer, gang: Command) -> EffectOutcome {
     EffectOutcome::Is(match buyer.trader.submit_one(gang).await {
         Ok(Acceptance::Ganged { trades }) => Answer::Bought(trades),
         Ok(_) => Answer::Uncertain("the market answered something else".to_owned()),
-        // An answer was lost and the batch sent again: what it did is in the log.
+        // An answer was lost and the batch was sent again: the log has the result.
         Err(TradeError::Refused(refusal @ Refusal::NonceUsed { .. })) => {
             Answer::Uncertain(refusal.to_string())
         }
@@ -228,7 +229,7 @@ async fn buy(buyer: Buyer, gang: Command) -> EffectOutcome {
 async fn carry(buyer: Buyer, command: Command) -> EffectOutcome {
     let mut done = buyer.trader.submit_one(command.clone()).await;
     if let Err(TradeError::Uncertain(_)) = done {
-        // What a job commands twice has the effect of once: the answer says what it was.
+        // Repeating a command has no further effect, and the answer states the result.
         done = buyer.trader.submit_one(command).await;
     }
     EffectOutcome::Is(match done {
@@ -248,7 +249,7 @@ async fn look(buyer: Buyer, ids: Vec<JobId>) -> EffectOutcome {
     })
 }
 
-/// Where providers are; the network learns it too.
+/// Finds the addresses of providers, and adds them to the network.
 async fn find(buyer: Buyer, providers: Vec<AccountKey>) -> EffectOutcome {
     let found = match buyer.broker().find(&providers).await {
         Ok(found) => found,
@@ -286,7 +287,7 @@ async fn fetch(
     }
 }
 
-/// An output is here, if it is one.
+/// Checks that a fetched output is a tensor.
 fn arrived(name: &str, id: ContentId, bytes: &Bytes) -> Answer {
     match Tensor::from_blob(bytes) {
         Ok(_) => Answer::Fetched,
@@ -312,7 +313,7 @@ async fn hand_on(buyer: Buyer, to: AccountKey, handed: Offer) -> EffectOutcome {
     }))
 }
 
-/// Whether two contents that are here are the same but for rounding.
+/// Returns whether two stored contents are equal within the tolerance.
 fn compare(buyer: &Buyer, (left, right): (ContentId, ContentId), tolerance_ppm: u32) -> bool {
     let tensor = |id| buyer.tensors.store().tensor(&id).ok().flatten();
     match (tensor(left), tensor(right)) {

@@ -1,4 +1,4 @@
-//! What the providers of a job may have from its buyer.
+//! The contents that the providers of a job may fetch from its buyer.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use souk_roles::access::{Readers, Scope};
 
 use crate::content::transfers::Tensors;
 
-/// What is served, under the ids that leases were bought under; dropped, the job is over.
+/// The served contents, by the ids under which leases were bought. Dropping it ends the access.
 pub(super) struct ServedContents {
     tensors: Tensors,
     buyer: AccountKey,
@@ -16,7 +16,6 @@ pub(super) struct ServedContents {
 }
 
 impl ServedContents {
-    /// Nothing yet.
     pub(super) fn new(tensors: Tensors, buyer: AccountKey) -> ServedContents {
         ServedContents {
             tensors,
@@ -25,13 +24,13 @@ impl ServedContents {
         }
     }
 
-    /// What contents of leases that were bought under this id are asked for under.
+    /// Returns the scope of contents for leases that were bought under this id.
     pub(super) fn scope(&self, job: JobId) -> Scope {
         let buyer = self.buyer;
         Scope { buyer, job }
     }
 
-    /// A provider may have these contents, for the work of its lease.
+    /// Grants a provider these contents, for the work of its lease.
     pub(super) fn grant(&mut self, job: JobId, to: AccountKey, contents: &[ContentId]) {
         let (scope, access) = (self.scope(job), self.tensors.access());
         if self.begun.insert(job) {

@@ -1,4 +1,4 @@
-//! The streams to providers: each is opened, read and written by a task of its own, in order.
+//! The streams to providers. A task of its own opens, reads and writes each one in order.
 
 use futures::{AsyncReadExt, AsyncWriteExt};
 use souk_market::AccountKey;
@@ -11,22 +11,23 @@ use crate::network::Network;
 use crate::network::wire;
 use crate::protocols::lease::PROTOCOL;
 
-/// What may wait to be sent on one stream: what is said of a window of requests, and the rest.
+/// The most messages that wait to be sent on one stream: those of a window of requests, and some
+/// more.
 const WORDS_MAX: usize = WINDOW_MAX as usize + 16;
 
-/// A stream that is open.
+/// An open stream.
 pub(super) struct Talk {
-    /// Which of the streams to this leg it is.
+    /// The number of the stream; a leg may have had others before.
     number: u64,
     pub(super) provider: AccountKey,
     say: mpsc::Sender<WordWith<BuyerWord>>,
 }
 
-/// What comes of streams.
+/// A message from a stream.
 pub(super) struct Incoming {
     leg: Leg,
     number: u64,
-    /// A word, or why none comes any more.
+    /// A message, or why the stream ended.
     said: Result<WordWith<ProviderWord>, String>,
 }
 
@@ -58,11 +59,12 @@ impl Shell {
                 let _ = told.send(Incoming { leg, number, said }).await;
             }
         });
-        // Those that are over are let go of.
+        // Removes the tasks that have ended.
         while self.streams.try_join_next().is_some() {}
     }
 
-    /// Says something to a leg's provider. One that has not taken so many words is gone.
+    /// Sends a message to a leg's provider. A provider that has not received so many messages
+    /// counts as lost.
     pub(super) fn say(&mut self, leg: Leg, word: BuyerWord) {
         let Some(talk) = self.talks.get(&leg) else {
             return;
@@ -81,16 +83,16 @@ impl Shell {
         }
     }
 
-    /// Closes a leg's stream, once what was said on it is sent.
+    /// Closes a leg's stream after its waiting messages are sent.
     pub(super) fn hang(&mut self, leg: Leg) {
         self.talks.remove(&leg);
         self.along.forget(leg);
     }
 
-    /// What a provider said, as the core has it.
+    /// Converts a provider's message into an event for the core.
     pub(super) fn on_incoming(&mut self, incoming: Incoming) -> Option<Event> {
         let Incoming { leg, number, said } = incoming;
-        // What comes of a stream that was hung up is for nobody.
+        // Messages of a stream that was closed have no reader.
         self.talks.get(&leg).filter(|talk| talk.number == number)?;
         match said {
             Ok(WordWith { word, contents }) => {
@@ -114,7 +116,7 @@ impl Shell {
     }
 }
 
-/// Talks to a provider until what is to be said to it is over; why that was not so.
+/// Exchanges messages with a provider until the sender is dropped; otherwise returns why it ended.
 async fn talk(
     network: &Network,
     provider: AccountKey,

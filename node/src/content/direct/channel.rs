@@ -1,4 +1,4 @@
-//! A TLS connection of a thread of its own: bytes in large buffers, no runtime between.
+//! A TLS connection that a thread of its own reads and writes: large buffers, no async runtime.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
@@ -15,14 +15,15 @@ use super::handshake::{Handshake, HandshakeResult, receive};
 use super::records::{HEAD_BYTES, OpenedRecord, Records, length_of};
 use crate::network::wire::{self, FRAME_BYTES_MAX, WireError};
 
-/// Bytes received at once: a dozen records and more, and still in the processor's cache.
+/// How many bytes are received at once: a dozen records or more that still fit the processor's
+/// cache.
 const INCOMING_BYTES: usize = 256 << 10;
 
-/// What may lie on its way between two processes of one machine: bytes of which there are more have
-/// left the processor's cache before they are read.
+/// The socket buffers between two processes of one machine: larger ones leave the processor's cache
+/// before they are read.
 const NEAR_BYTES: usize = 256 << 10;
 
-/// The longest message on a direct channel: requests and the hashes of a content's frames.
+/// The longest message on a direct channel: a request, or the hashes of a content's frames.
 const MESSAGE_BYTES_MAX: usize = FRAME_BYTES_MAX;
 
 /// One end of a direct channel.
@@ -30,15 +31,15 @@ pub(crate) struct Channel {
     stream: TcpStream,
     records: Records,
     incoming: Vec<u8>,
-    /// The part of `incoming` that was received and not decrypted.
+    /// The part of `incoming` that was received but not yet decrypted.
     waiting: Range<usize>,
-    /// What was decrypted beyond what was asked for.
+    /// Decrypted bytes that no receiver has read yet.
     plain: Vec<u8>,
     taken: usize,
 }
 
 impl Channel {
-    /// Shakes hands as the end that dialled; each read and write may take `patience`.
+    /// Performs the handshake as the end that dialled; each read and write may take `patience`.
     pub(crate) fn dialling(
         stream: TcpStream,
         config: Arc<ClientConfig>,
@@ -49,7 +50,7 @@ impl Channel {
         Ok(Channel::new(stream, shaken))
     }
 
-    /// Shakes hands as the end that was dialled.
+    /// Performs the handshake as the end that was dialled.
     pub(crate) fn dialled(
         stream: TcpStream,
         config: Arc<ServerConfig>,
@@ -71,30 +72,30 @@ impl Channel {
         }
     }
 
-    /// How long each read and write may take from now on.
+    /// Sets how long each read and write may take.
     pub(crate) fn set_patience(&self, patience: Duration) -> io::Result<()> {
         set_patience(&self.stream, patience)
     }
 
-    /// A handle by which another thread ends whatever this one waits for.
+    /// Returns a handle by which another thread can end a blocked read or write.
     pub(crate) fn breaker(&self) -> io::Result<Breaker> {
         Ok(Breaker(Some(self.stream.try_clone()?)))
     }
 
-    /// Sends bytes.
+    /// Sends bytes as encrypted records.
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut stream = &self.stream;
         self.records.seal(bytes, |record| stream.write_all(record))
     }
 
-    /// Sends a message in a frame, as on any stream.
+    /// Sends a message in a frame, as other streams do.
     pub(crate) fn send_message<T: Serialize>(&mut self, message: &T) -> Result<(), WireError> {
         let mut frame = Vec::new();
         wire::push_frame(&mut frame, &postcard::to_allocvec(message)?)?;
         Ok(self.send(&frame)?)
     }
 
-    /// Receives a message, or none where the other end has closed between two.
+    /// Receives a message; none if the other end closed the channel between two messages.
     pub(crate) fn receive_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, WireError> {
         let mut length = Vec::new();
         self.receive_up_to(1, |bytes| length.extend_from_slice(bytes))?;
@@ -113,7 +114,7 @@ impl Channel {
         Ok(Some(postcard::from_bytes(&frame)?))
     }
 
-    /// Receives exactly so many bytes, given on piece by piece.
+    /// Receives exactly `length` bytes and passes them on piece by piece.
     pub(crate) fn receive(&mut self, length: usize, mut take: impl FnMut(&[u8])) -> io::Result<()> {
         let mut left = length;
         while left > 0 {
@@ -125,8 +126,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Receives what has come, `length` bytes at most and one at least; none once the other end has
-    /// closed.
+    /// Receives at least one and at most `length` bytes; none once the other end has closed.
     pub(crate) fn receive_up_to(
         &mut self,
         length: usize,
@@ -148,7 +148,7 @@ impl Channel {
             match opened.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))? {
                 OpenedRecord::Bytes([]) | OpenedRecord::NewKeys => {}
                 OpenedRecord::Bytes(bytes) => {
-                    // What is decrypted goes on at once; only what is over waits.
+                    // Decrypted bytes are passed on at once; only the excess is stored.
                     let (now, over) = bytes.split_at(bytes.len().min(length));
                     take(now);
                     over.clone_into(&mut self.plain);
@@ -160,7 +160,7 @@ impl Channel {
         }
     }
 
-    /// Where the next record lies, behind its head, if all of it has come.
+    /// Returns the position of the next record behind its head, if it has arrived completely.
     fn next_record(&mut self) -> io::Result<Option<Range<usize>>> {
         let waiting = &self.incoming[self.waiting.clone()];
         let Some((head, rest)) = waiting.split_first_chunk::<HEAD_BYTES>() else {
@@ -191,11 +191,11 @@ fn set_patience(stream: &TcpStream, patience: Duration) -> io::Result<()> {
     stream.set_write_timeout(Some(patience))
 }
 
-/// Ends a channel when it is dropped, whatever its thread waits for; unless it was disarmed.
+/// Ends a channel when it is dropped, even if its thread waits; unless it was disarmed.
 pub(crate) struct Breaker(Option<TcpStream>);
 
 impl Breaker {
-    /// The work is done: the channel stays.
+    /// Keeps the channel, because the work is done.
     pub(crate) fn disarm(mut self) {
         self.0 = None;
     }
@@ -204,7 +204,7 @@ impl Breaker {
 impl Drop for Breaker {
     fn drop(&mut self) {
         if let Some(stream) = self.0.take() {
-            // The thread learns it from its next read or write.
+            // The thread notices at its next read or write.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
