@@ -1,4 +1,4 @@
-//! The device a provider sells, opened and stated in the market's terms.
+//! Opens the devices that a provider sells, and describes them in the market's terms.
 
 pub mod backends;
 pub mod class_name;
@@ -47,14 +47,15 @@ pub use library::{
 };
 use library::{beside, runtime, runtime_key};
 
-/// What a provider states of its link until it has measured one: a gigabit, half a millisecond.
+/// The figures of a link that a provider states until it has measured one: a gigabit, half a
+/// millisecond.
 const LINK_BYTES_PER_SECOND: u64 = 125_000_000;
 const LINK_LATENCY: Duration = Duration::from_micros(500);
 
-/// The least part of a GPU's memory that is sold, in MiB: what it is measured with.
+/// The least part of a GPU's memory that can be sold, in MiB: the measurement needs it.
 const GPU_MEMORY_MIB_MIN: u32 = 64;
 
-/// The market's element types beside the devices'.
+/// The element types of devices, each with the market's.
 const DTYPES: [(DType, Dtype); 6] = [
     (DType::F64, Dtype::F64),
     (DType::F32, Dtype::F32),
@@ -64,74 +65,78 @@ const DTYPES: [(DType, Dtype); 6] = [
     (DType::I4, Dtype::Int4),
 ];
 
-/// Why a device was not opened.
+/// Why a device did not open.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// The catalogue has no such processor.
+    /// The catalogue has no processor of that name.
     #[error("the catalogue has no processor \"{name}\"; it has {}", known.join(", "))]
     Unknown {
-        /// The name given.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// The names in the catalogue.
         known: Vec<String>,
     },
-    /// A group without devices.
+    /// The group has no devices.
     #[error("a group needs at least one device: list them in provider.json")]
     Nobody,
-    /// There is no such GPU.
+    /// No GPU has that name.
     #[error("{}", no_gpu(name, known))]
     NoGpu {
-        /// The name given.
+        /// The requested name.
         name: String,
-        /// Those there are.
+        /// The names of the GPUs.
         known: Vec<String>,
     },
-    /// So small a part of a GPU's memory that it cannot be measured.
+    /// The offered part of a GPU's memory is too small for a measurement.
     #[error(
         "memory_mib is {mib}, and a GPU is measured with {GPU_MEMORY_MIB_MIN}: sell more of it"
     )]
     TooLittle {
-        /// What is to be sold.
+        /// The offered memory, in MiB.
         mib: NonZeroU32,
     },
-    /// The GPU's driver refuses.
+    /// The GPU's driver reports an error.
     #[cfg(feature = "wgpu")]
     #[error(transparent)]
     Gpu(#[from] souk_gpu::OpenError),
-    /// A GPU is not reached through CUDA.
+    /// The GPU does not open through CUDA.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] souk_cuda::CudaError),
-    /// This build has no CUDA.
+    /// This build does not contain CUDA.
     #[cfg(not(feature = "cuda"))]
     #[error("this build is without the feature `cuda`")]
     NoCuda,
-    /// ONNX Runtime is not there, or refuses.
+    /// The ONNX Runtime library is missing or reports an error.
     #[cfg(feature = "onnxruntime")]
     #[error(transparent)]
     Runtime(#[from] souk_onnxruntime::LoadError),
-    /// The library has no such provider, or none that gives right results.
+    /// The library has no such provider, or none that gives correct results.
     #[error("{}", no_provider(name, known))]
     NoProvider {
-        /// The name given.
+        /// The requested name.
         name: String,
-        /// Those there are.
+        /// The names of the providers.
         known: Vec<String>,
     },
-    /// This build has no ONNX Runtime.
+    /// This build does not contain ONNX Runtime.
     #[cfg(not(feature = "onnxruntime"))]
     #[error("this build is without the feature `onnxruntime`")]
     NoRuntime,
-    /// The emulation was set up wrongly.
+    /// The settings of an emulated device are wrong.
     #[error(transparent)]
     Emulated(#[from] EmulatedConfigError),
-    /// What a driver reaches computes something else than it should.
+    /// A device with a driver gives wrong results.
     #[error(transparent)]
     Check(#[from] CheckError),
 }
 
-/// Opens the devices of a choice, one or those of a group, each to use at most `cores` threads.
-/// Measures those that are real, which takes up to two seconds each, and tries what has a driver.
+/// Opens the devices of a choice, one or those of a group, each with at most `cores` threads.
+/// Measures real devices, which takes up to two seconds each, and checks the results of those with
+/// a driver.
+///
+/// # Errors
+/// When a device does not open, or gives wrong results.
 pub fn open(
     choice: &DeviceChoice,
     cores: Option<u32>,
@@ -158,7 +163,7 @@ pub fn open(
     }
 }
 
-/// Opens devices that have no driver in this process, as what was measured of them before says.
+/// Opens devices without a driver in this process, with the profiles of an earlier measurement.
 pub fn open_measured(
     choice: &DeviceChoice,
     cores: Option<u32>,
@@ -200,7 +205,7 @@ fn open_one(
                     .map(|known| known.name.clone())
                     .collect(),
             })?;
-            // The CPU gives the results and the profile the time, so the CPU need not be measured.
+            // The CPU gives the results and the profile the time, so the CPU needs no measurement.
             let cpu = Arc::new(Cpu::new(found.clone(), threads_of(0, cores)));
             let emulated = EmulatedDevice::new(found.clone(), cpu, manner.config())?;
             // A sandbox runs most models once: finding their sizes must not cost a second run.
@@ -212,8 +217,8 @@ fn open_one(
     }
 }
 
-/// Opens devices that were opened before and are described by `known`, in their order: none is
-/// measured again.
+/// Opens devices with the profiles of an earlier measurement, in the same order; measures them only
+/// if `known` is none.
 #[cfg(target_os = "linux")]
 pub fn open_known(
     choice: &DeviceChoice,
@@ -250,21 +255,22 @@ fn flatten<'a>(choice: &'a DeviceChoice, each: &mut Vec<&'a DeviceChoice>) {
     }
 }
 
-/// What devices are, in their order.
+/// Returns the profiles of devices, in their order.
 pub fn profiles(devices: &[Arc<dyn Processor>]) -> Vec<Profile> {
     let profiles = devices.iter().map(|device| device.profile().clone());
     profiles.collect()
 }
 
-/// The share of what was measured of each device that mixed work gets: that of the CPU among them,
-/// 1 for what is emulated or has a driver.
+/// Returns the share of the measured peak that mixed work gets: the lowest of the CPUs, or 1 for
+/// emulated devices and those with a driver.
 pub(crate) fn share(choice: &DeviceChoice, cores: Option<u32>, known: &[Profile]) -> f64 {
     let mut each = Vec::new();
     flatten(choice, &mut each);
     let of = |(choice, known): (&DeviceChoice, &Profile)| match choice {
         DeviceChoice::Cpu { threads } => {
             let cpu = Cpu::new(known.clone(), threads_of(*threads, cores));
-            // What does not run is found when it is bought; it says nothing of the speed.
+            // If the CPU cannot run the test, a purchase will find out; this says nothing about its
+            // speed.
             measure::share(&cpu).unwrap_or(1.0)
         }
         _ => 1.0,
@@ -272,7 +278,8 @@ pub(crate) fn share(choice: &DeviceChoice, cores: Option<u32>, known: &[Profile]
     each.into_iter().zip(known).map(of).fold(1.0, f64::min)
 }
 
-/// Whether a device of these has a driver, which a node does not have in its own process.
+/// Returns whether one of these devices needs a driver. If leases are isolated, only their
+/// sandboxes open such a device.
 pub fn has_driver(choice: &DeviceChoice) -> bool {
     match choice {
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } | DeviceChoice::Onnxruntime { .. } => {
@@ -283,8 +290,8 @@ pub fn has_driver(choice: &DeviceChoice) -> bool {
     }
 }
 
-/// Several devices described as the one they are sold as: what they compute, hold and draw in sum.
-/// It is emulated if one of them is, and of the kind of the fastest.
+/// Combines devices into the one that is sold: adds up what they compute, hold and transfer. The
+/// result is emulated if one of them is, and has the kind of the fastest.
 pub fn together(all: &[Profile]) -> Profile {
     let speed = |profile: &Profile| {
         let rate = profile.operations_per_second(DType::F32);
@@ -323,7 +330,8 @@ pub fn together(all: &[Profile]) -> Profile {
     sum
 }
 
-/// Opens and measures the first GPU whose name has `name` in it; a software one only if named.
+/// Opens the first GPU whose name contains `name`, and measures it unless it is known. Uses a
+/// software GPU only if it is named.
 #[cfg(feature = "wgpu")]
 fn gpu(
     name: &str,
@@ -340,7 +348,7 @@ fn gpu(
     }))
 }
 
-/// Whether a GPU is known, or has room to be measured in.
+/// Checks that a GPU is known, or has enough memory for a measurement.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 fn measurable(memory_mib: Option<NonZeroU32>, known: Option<&Profile>) -> Result<(), DeviceError> {
     match memory_mib.filter(|mib| mib.get() < GPU_MEMORY_MIB_MIN) {
@@ -349,7 +357,7 @@ fn measurable(memory_mib: Option<NonZeroU32>, known: Option<&Profile>) -> Result
     }
 }
 
-/// A GPU of whose memory so much may be used.
+/// Returns the configuration of a GPU with a limit of its memory.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 fn part_of(memory_mib: Option<NonZeroU32>) -> souk_gpu::GpuConfig {
     souk_gpu::GpuConfig {
@@ -358,7 +366,7 @@ fn part_of(memory_mib: Option<NonZeroU32>) -> souk_gpu::GpuConfig {
     }
 }
 
-/// How a device of which a part may be used is told from the whole.
+/// Returns the key of a device, extended if only a part of its memory is used.
 fn part_key(key: &str, memory_mib: Option<NonZeroU32>) -> String {
     match memory_mib {
         Some(mib) => format!("{key}, {mib} MiB of it"),
@@ -444,7 +452,7 @@ fn no_gpu(name: &str, known: &[String]) -> String {
     }
 }
 
-/// Opens one device to look at it: what takes a driver long to measure is left open.
+/// Opens one device to inspect it, without the slow measurement of a GPU.
 pub fn open_to_look(choice: &DeviceChoice) -> Result<Arc<dyn Processor>, DeviceError> {
     match choice {
         #[cfg(feature = "wgpu")]
@@ -466,7 +474,8 @@ pub fn open_to_look(choice: &DeviceChoice) -> Result<Arc<dyn Processor>, DeviceE
     }
 }
 
-/// What a device is called with its driver: another name, another device to measure.
+/// Returns the identity of a device and its driver. If it changes, the device needs a new
+/// measurement.
 pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
     match choice {
         DeviceChoice::Cpu { threads } => Ok(format!(
@@ -495,8 +504,8 @@ pub fn identify(choice: &DeviceChoice) -> Result<String, DeviceError> {
     }
 }
 
-/// What an ask states of the devices of a choice, described as one, within their provider's limits:
-/// what each of its leases has while all are at work.
+/// Returns what an ask states about the devices of a choice, combined into one, within the
+/// provider's limits: the resources that each lease has while all leases run.
 pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &ProviderLimits) -> Resources {
     let each = |figure: u64| limits.each(figure);
     let leases = u64::from(limits.leases.max(1));
@@ -509,7 +518,7 @@ pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &ProviderLimi
         kind: kind_code(&profile.kind),
         kind_name: name(profile.kind.name()),
         model: name(&profile.model),
-        // What is not known is refused before it is sold.
+        // A device whose memory is unknown is refused before it is sold.
         memory_bytes: each(limits.memory_sold(profile).unwrap_or(0)),
         memory_bandwidth: each(whole(profile.memory.bytes_per_second)),
         throughput,
@@ -528,8 +537,8 @@ pub fn resources(choice: &DeviceChoice, profile: &Profile, limits: &ProviderLimi
     }
 }
 
-/// What a provider sells, as an ask states it: its devices as one, where they are and whether they
-/// sell sessions.
+/// Returns what an ask of this provider states: its devices combined into one, their region, and
+/// whether they run sessions.
 pub fn sold(file: &ProviderFile, whole: &Profile) -> Resources {
     let stated = resources(&file.device, whole, &file.limits);
     let sessions = backends::sessions(&file.device, file.isolation);
@@ -540,7 +549,7 @@ pub fn sold(file: &ProviderFile, whole: &Profile) -> Resources {
     }
 }
 
-/// The market's number for a kind.
+/// Returns the market's number of a kind.
 fn kind_code(kind: &Kind) -> KindCode {
     let mut kinds = class_name::KINDS.iter();
     let known = kinds.find(|(name, _)| *name == kind.name());
@@ -549,12 +558,12 @@ fn kind_code(kind: &Kind) -> KindCode {
         .expect("each kind has a number")
 }
 
-/// A figure as a whole number; what is negative, absurd or no number is held at the ends.
+/// Rounds a figure down to a whole number; clamps negative and huge ones, and maps NaN to 0.
 fn whole(figure: f64) -> u64 {
     figure as u64
 }
 
-/// As much of a name as the market holds.
+/// Returns as much of a name as the market can store.
 fn name(text: &str) -> Name {
     let plain: String = text.chars().filter(|c| !c.is_control()).collect();
     let mut end = plain.len().min(Name::BYTES_MAX);

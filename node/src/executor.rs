@@ -1,5 +1,4 @@
-//! Where jobs are run: each lease in a sandbox, or all of them in this process where the provider's
-//! owner says so.
+//! Runs jobs: each lease in a sandbox, or all of them in this process if the owner chose so.
 
 pub mod meter;
 
@@ -36,47 +35,47 @@ use crate::sandbox::{
     Recipe, RunMode, Sandbox, SandboxCounts, SandboxFault, SandboxPolicy, SandboxPool, SandboxRun,
 };
 
-/// What was found of the rules when the provider started.
+/// The file of the isolation that the provider reached at its last start.
 const ISOLATION_FILE: &str = "isolation.json";
 
-/// Why there is no place to run jobs in.
+/// Why the provider cannot run jobs.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecutorError {
-    /// The device did not open.
+    /// A device did not open.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// What it sells is reached by a library that is not usable.
+    /// A device on sale needs a library that is not usable.
     #[error(transparent)]
     Library(#[from] Unusable),
-    /// The process for jobs did not open it.
+    /// The process for jobs did not open the devices.
     #[error(transparent)]
     Sandbox(#[from] SandboxFault),
-    /// Its devices cannot work together.
+    /// The devices cannot work together.
     #[error(transparent)]
     Group(#[from] GroupError),
 }
 
-/// The place where jobs are run.
+/// The place where jobs run.
 pub(crate) enum Executor {
-    /// In this process.
+    /// All jobs run in this process.
     Here(Arc<Runner>),
-    /// Each in its own.
+    /// Each lease runs in a process of its own.
     Sandboxed(SandboxPool),
 }
 
-/// Where one lease is run. It may be asked for several things at once.
+/// The place where one lease runs. It accepts several requests at once.
 pub(crate) struct LeaseExecutor {
     place: LeaseProcess,
     run_mode: RunMode,
 }
 
 enum LeaseProcess {
-    /// In this process; what requests of its stream share.
+    /// In this process, with the state that the requests of a stream share.
     Here(Arc<Runner>, Arc<Stream>),
     Sandboxed(Box<Sandbox>, SandboxPool),
 }
 
-/// Ends a run when whoever waits for it leaves.
+/// Cancels a run when the task that waits for it is dropped.
 #[derive(Default)]
 struct CancelOnDrop(Cancel);
 
@@ -86,21 +85,21 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// How a provider keeps jobs apart, as it says itself.
+/// How a provider isolates jobs, by its own report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IsolationFile {
-    /// Where jobs are run.
+    /// Where jobs run.
     pub isolation: Isolation,
-    /// What is between them and the machine.
+    /// The barriers between jobs and the machine.
     pub policy: SandboxPolicy,
 }
 
-/// An open place, and what its devices are.
+/// An open executor, and the profiles of its devices.
 pub(crate) struct OpenedDevices {
     pub(crate) executor: Executor,
     pub(crate) label: String,
     pub(crate) profiles: Vec<Profile>,
-    /// The share of what they are described to do that mixed work gets, where that is known.
+    /// The share of the profile's peak that mixed work gets, if it is known.
     pub(crate) share: Option<f64>,
     pub(crate) seen: Arc<DeviceCosts>,
 }
@@ -125,9 +124,9 @@ impl OpenedDevices {
         let driven = device::has_driver(&choice);
         let apart = file.isolation != Isolation::None;
         let library = linked::settle(home, file, &program).await?;
-        // Where jobs are run apart, no foreign code is in the node's own process.
+        // If leases are isolated, the node's own process loads no foreign code.
         device::choose_library(library.as_deref().filter(|_| !apart))?;
-        // A driver that crashes must not take the node: it is never in its process.
+        // A driver that crashes must not stop the node: then only sandboxes open it.
         let (devices, share) = if apart && driven {
             (Vec::new(), None)
         } else {
@@ -161,7 +160,7 @@ impl OpenedDevices {
         };
         let first = Sandbox::start(&recipe).await?;
         let profiles = first.profiles()?;
-        // What the first one measured the next ones know.
+        // The first sandbox measures the devices for all later ones.
         recipe.profiles.get_or_insert_with(|| profiles.clone());
         for missing in &first.policy().missing {
             tracing::warn!(%missing, "a rule around jobs is missing");
@@ -184,8 +183,8 @@ impl OpenedDevices {
     }
 }
 
-/// Opens devices, as what was measured of them before says where that holds; with what share of
-/// that mixed work gets.
+/// Opens devices, from their last measurement if it is still valid. Also returns the share of their
+/// peak that mixed work gets, if a measurement exists.
 async fn opened(
     home: PathBuf,
     choice: DeviceChoice,
@@ -205,7 +204,7 @@ async fn opened(
 }
 
 impl OpenedDevices {
-    /// In this process.
+    /// Opens the executor in this process.
     fn here(
         home: &Path,
         file: &ProviderFile,
@@ -231,7 +230,7 @@ impl OpenedDevices {
 }
 
 impl IsolationFile {
-    /// What the provider of a folder said when it last started.
+    /// Reads what the provider of a folder reported at its last start.
     #[must_use]
     pub fn read(home: &Path) -> Option<IsolationFile> {
         let text = fs::read_to_string(home.join(ISOLATION_FILE)).ok()?;
@@ -239,14 +238,16 @@ impl IsolationFile {
     }
 }
 
-/// What a job may use: what is offered, and never more than the machine has.
+/// Returns the memory that each job may use: its part of the offer, and never more than the machine
+/// has.
 fn memory_for_jobs(sold: &Profile, file: &ProviderFile) -> u64 {
     let all = never_more_than_there_is(sold.memory.bytes.min(file.limits.memory_bytes()));
     file.limits.each(all)
 }
 
-/// Threads of each lease's process. Leases share the cores of a machine as they pay, each may have
-/// what the others leave; where the owner keeps some back, each has its part of the rest.
+/// Returns the threads of each lease's process. Leases share the cores according to their prices,
+/// and each may use the idle ones. If the owner reserves cores, each lease gets an equal part of
+/// the rest.
 fn threads_each(threads: usize, file: &ProviderFile) -> usize {
     match file.limits.cores {
         None => threads,
@@ -267,14 +268,14 @@ fn keep(home: &Path, isolation: Isolation, policy: SandboxPolicy) {
 }
 
 impl Executor {
-    /// Lets no process wait for a lease any more.
+    /// Stops keeping spare processes for future leases.
     pub(crate) fn retire(&self) {
         if let Executor::Sandboxed(pool) = self {
             pool.retire();
         }
     }
 
-    /// The processes for leases, where there are any.
+    /// Returns the counts of the processes for leases, if there are any.
     pub(crate) fn sandbox_counts(&self) -> Option<SandboxCounts> {
         match self {
             Executor::Here(_) => None,
@@ -282,8 +283,9 @@ impl Executor {
         }
     }
 
-    /// Has the devices of this process hold as many bytes of tensors between them as `limit` says
-    /// of those that they hold. A process of a lease's own may use what the lease was sold.
+    /// Limits the bytes of tensors between the devices of this process: `limit` maps the bytes that
+    /// they hold now to the most that they may hold. A lease's own process can use all the memory
+    /// that the lease bought.
     pub(crate) fn fit(&self, limit: impl Fn(u64) -> u64) {
         let Executor::Here(runner) = self else { return };
         let Some((_, host)) = runner.memory() else {
@@ -298,8 +300,9 @@ impl Executor {
         }
     }
 
-    /// A place for the work of a lease that pays so much, for the time that is `left` of it once
-    /// there is one; it counts beside others by that, of which `own` is the usual.
+    /// Starts the place of a lease. A sandbox gets a share of the cores by the ratio of `price` to
+    /// the provider's `own` price, and core time for the rest of the lease, which `left` returns
+    /// once the sandbox runs.
     pub(crate) async fn for_lease(
         &self,
         (price, left): (Price, impl FnOnce() -> Duration),
@@ -328,26 +331,26 @@ impl Executor {
     }
 }
 
-/// A task, and how it is run.
+/// A task, and how to run it.
 pub(crate) struct TaskRun {
     pub(crate) task: Task,
-    /// How it stands to those of other leases.
+    /// Its precedence over tasks of other leases.
     pub(crate) precedence: Precedence,
-    /// Whether what its subgraph takes is to be told too.
+    /// Whether the result must include the work of the subgraph.
     pub(crate) is_weighed: bool,
-    /// A fault that the sandbox plays, for tests.
+    /// A fault that the sandbox simulates, for tests.
     pub(crate) fault: Option<Fault>,
 }
 
 /// Why a subgraph is not ready.
 pub(crate) struct NotPrepared {
-    /// For the buyer.
+    /// The failure that the buyer receives.
     pub(crate) failure: Failure,
-    /// The digest of the node that the device refuses, if it is one.
+    /// The digest of the node that the device refuses, if it refuses a single node.
     pub(crate) node: Option<u64>,
 }
 
-/// Why a device in this process refuses a model.
+/// Describes why a device in this process refuses a model.
 fn not_prepared(error: &TaskError, store: &Store, model: ContentId) -> NotPrepared {
     let digest = |node: &str| refused_node::digest(store.get(&model).ok()??, node);
     NotPrepared {
@@ -371,7 +374,7 @@ impl LeaseExecutor {
         LeaseExecutor { place, run_mode }
     }
 
-    /// The process of its lease's own, if it has one.
+    /// Returns the id of the lease's own process, if it has one.
     pub(crate) fn process_id(&self) -> Option<u32> {
         match &self.place {
             LeaseProcess::Here(..) => None,
@@ -379,8 +382,8 @@ impl LeaseExecutor {
         }
     }
 
-    /// Waits until the process of its lease's own has ended by itself, and says how. None where it
-    /// has none, or where its lease ends first.
+    /// Waits until the lease's own process ends by itself, and returns the failure. Returns none if
+    /// the lease has no such process, or ends first.
     pub(crate) async fn lost(place: Weak<LeaseExecutor>) -> Option<Failure> {
         let ending = match &place.upgrade()?.place {
             LeaseProcess::Here(..) => return None,
@@ -393,13 +396,13 @@ impl LeaseExecutor {
         }
     }
 
-    /// The same for the requests of a stream.
+    /// Changes the mode to that of a stream's requests.
     pub(crate) fn of_stream(self) -> LeaseExecutor {
         let run_mode = RunMode::InStream;
         LeaseExecutor { run_mode, ..self }
     }
 
-    /// Runs that keep its devices at work: one, but of a stream on several devices.
+    /// Returns how many runs keep the devices busy: one, except for a stream on several devices.
     pub(crate) fn ahead(&self) -> usize {
         let of_stream = match &self.place {
             LeaseProcess::Here(runner, _) => runner.stream_ahead(),
@@ -411,7 +414,7 @@ impl LeaseExecutor {
         }
     }
 
-    /// The operators of a subgraph, read where the lease is run.
+    /// Reads the operators of a subgraph in the place where the lease runs.
     pub(crate) async fn inspect(
         &self,
         store: &Arc<Store>,
@@ -439,7 +442,7 @@ impl LeaseExecutor {
         }
     }
 
-    /// Makes a subgraph ready, unless it is.
+    /// Compiles a subgraph, unless it is ready.
     pub(crate) async fn prepare(
         &self,
         store: &Arc<Store>,
@@ -449,7 +452,7 @@ impl LeaseExecutor {
         match &self.place {
             LeaseProcess::Here(runner, _) => {
                 let (runner, given, store) = (runner.clone(), weights.to_vec(), store.clone());
-                // The store has other buyers' weights too.
+                // The store also has other buyers' weights, so only these are allowed.
                 let preparing = move || {
                     let named = runner.weights_of(model);
                     let named = named.map_err(|error| not_prepared(&error, &store, model))?;
@@ -478,9 +481,9 @@ impl LeaseExecutor {
         }
     }
 
-    /// Runs a task, and says what its subgraph takes where that is wanted and known. Who drops this
-    /// ends the run: a sandbox goes with the lease, and in this process what a device is at is let
-    /// finish, no more.
+    /// Runs a task. Also returns the work of its subgraph, if the task asks for it and it is known.
+    /// If the caller drops the future, the run ends: the sandbox ends with its lease, while a
+    /// device in this process finishes only its current operation.
     pub(crate) async fn run(
         &self,
         store: &Arc<Store>,
@@ -531,7 +534,7 @@ impl LeaseExecutor {
     }
 }
 
-/// What the buyer is told of a sandbox that failed.
+/// Converts a fault of a sandbox into the failure that the buyer receives.
 fn run_failed(fault: SandboxFault) -> Failure {
     match fault {
         SandboxFault::OutOfMemory { limit_bytes } => Failure::Memory(limit_bytes),

@@ -1,4 +1,4 @@
-//! The quote: what of a job would run where, for how long and at what price. No money moves.
+//! The quote of a job: which parts run where, for how long and at what price. No money moves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -28,73 +28,73 @@ use crate::device::{backends, kernels, stated};
 use crate::protocols::demands::{Choice, Demands};
 use crate::protocols::unsuitable::Unsuitable;
 
-/// A job planned over the book.
+/// The quote of a job over the book.
 #[derive(Clone, Debug)]
 pub struct Quote {
-    /// The model with the inputs bound.
+    /// The model with bound inputs.
     pub graph: Graph,
     /// The asks that suit the job's limits; the plan's offers, in the same order.
     pub listings: Vec<Listing>,
-    /// The links it was planned with.
+    /// The estimates of links in the plan.
     pub(super) ways: LinkEstimates,
-    /// How many asks were seen in all.
+    /// How many asks the book has.
     pub seen: u64,
     /// How many of them suit.
     pub eligible: u64,
-    /// The others, by cause.
+    /// Why the others do not suit, by cause.
     pub unsuitable: Vec<Unsuitable>,
-    /// Operators of the model that not every ask runs, rarest first.
+    /// The operators of the model that some asks do not run, rarest first.
     pub scarce: Vec<Scarce>,
-    /// What runs where and when; its costs are in micro-credits.
+    /// Which part runs where and when; its costs are in micro-credits.
     pub plan: Plan,
     /// The plan's parts as models, in an order in which they can run.
     pub parts: Vec<Subgraph>,
-    /// Where two results are compared: for each offer the plan uses, the one that runs its parts
-    /// again.
+    /// If the job compares two results: for each offer that the plan uses, the offer that runs its
+    /// parts again.
     pub seconds: Vec<usize>,
-    /// What the plan makes small.
+    /// What the plan minimises.
     pub objective: Objective,
-    /// How many requests it is for; the plan's times and costs are those of all of them.
+    /// How many requests the quote covers; the plan's times and costs are those of all of them.
     pub requests: u32,
-    /// What the requests of a session wait at its providers, on top of that.
+    /// How long the requests of a session wait at its providers in addition, in seconds.
     pub hop_seconds: f64,
-    /// What earlier jobs at its providers took beside what is planned.
+    /// What earlier jobs at its providers took beyond their plans.
     pub(super) overheads: Overheads,
-    /// Its place among the buyer's jobs, until it is bought.
+    /// Its place among the buyer's jobs, until its leases are bought.
     pub(super) turn: Arc<Turn>,
 }
 
-/// An operator of the model that not every ask runs.
+/// An operator of the model that some asks do not run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Scarce {
-    /// Its name.
+    /// The name of the operator.
     pub operator: String,
     /// How many asks run it.
     pub asks: u64,
 }
 
-/// Another plan a buyer might take: none is both faster and cheaper.
+/// Another plan that a buyer may choose: none is both faster and cheaper.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alternative {
     /// Time to the last output, in seconds.
     pub seconds: f64,
-    /// What it costs.
+    /// The price of the planned device time.
     pub price: Credits,
-    /// The devices it uses.
+    /// The devices that it uses.
     pub devices: Vec<String>,
 }
 
 impl Quote {
-    /// Whether no index of a later request of the same shapes is past an end.
+    /// Checks that no index of a later request of the same shapes is out of range.
     ///
     /// # Errors
-    /// [`QuoteError::Import`] with the first that is.
+    /// [`QuoteError::Import`] with the first such index.
     pub fn check_request(&self, inputs: &BTreeMap<String, Tensor>) -> Result<(), QuoteError> {
         Ok(self.graph.check_indices(inputs)?)
     }
 
-    /// The hash that says that two quotes run the same parts on the same providers at the same
-    /// price.
+    /// Returns a hash that two quotes share if they run the same parts on the same providers at the
+    /// same prices.
     pub fn hash(&self) -> ContentId {
         let mut words = Vec::new();
         for part in &self.parts {
@@ -110,18 +110,18 @@ impl Quote {
         ContentId::of(&words)
     }
 
-    /// The ask that runs a part.
+    /// Returns the ask that runs a part.
     pub fn listing(&self, part: usize) -> &Listing {
         &self.listings[self.plan.parts[part].offer]
     }
 
-    /// What the device of an offer is called, marked where it is emulated.
+    /// Returns the name of an offer's device, marked if it is emulated.
     #[must_use]
     pub fn device(&self, offer: usize) -> String {
         stated::label(&self.listings[offer].resources)
     }
 
-    /// What the planned device time costs, that of second runs included.
+    /// Returns the price of the planned device time, second runs included.
     pub fn price(&self) -> Credits {
         let first: u64 = (0..self.plan.parts.len())
             .map(|part| self.part_price(part).0)
@@ -133,13 +133,13 @@ impl Quote {
         Credits(first + second.sum::<u64>())
     }
 
-    /// Time from the first byte to the last result, that of second runs included.
+    /// Returns the seconds from the first byte to the last result, second runs included.
     pub fn run_seconds(&self) -> f64 {
         let second = (0..self.seconds.len()).map(|place| self.second_seconds(place));
         self.plan.makespan_seconds + second.fold(0.0, f64::max)
     }
 
-    /// Device time of the parts that the nth second run repeats.
+    /// Returns the device time of the parts that the nth second run repeats.
     fn second_seconds(&self, place: usize) -> f64 {
         let first = self.plan.offers()[place];
         let parts = self.plan.parts.iter().filter(|part| part.offer == first);
@@ -148,7 +148,7 @@ impl Quote {
             .sum()
     }
 
-    /// Device time of a planned part on any of the offers, by the figures that its ask states.
+    /// Returns the device time of a planned part on any of the offers, by the figures of its ask.
     pub(super) fn seconds_on(&self, part: &PlannedPart, on: usize) -> f64 {
         if part.offer == on {
             return part.busy_seconds;
@@ -158,8 +158,8 @@ impl Quote {
         nodes.map(|node| node_seconds(node, &offer)).sum()
     }
 
-    /// How many times the work that the graph states its uncertain nodes did in a job whose devices
-    /// computed for so long; none where all of it is known beforehand.
+    /// Returns the ratio of the actual to the stated work of the uncertain nodes, in a job whose
+    /// devices computed for this long; none if all work is known before the run.
     pub(super) fn turns_of(&self, computed: f64) -> Option<f64> {
         if self.graph.is_certain() {
             return None;
@@ -178,21 +178,20 @@ impl Quote {
         Some(self.graph.turns() * (computed - certain).max(0.0) / uncertain)
     }
 
-    /// What a work that is always the same takes by the figures that it is planned with.
+    /// Returns the time of a fixed reference work by the figures of this plan.
     pub(super) fn reference_seconds(&self) -> f64 {
         let offers = self.plan.offers().into_iter();
         reference(offers.map(|offer| &self.listings[offer]))
     }
 
-    /// Who runs its parts.
+    /// Returns the providers that run its parts.
     pub(super) fn providers(&self) -> Vec<AccountKey> {
         let offers = self.plan.offers().into_iter();
         offers.map(|offer| self.listings[offer].provider).collect()
     }
 
-    /// Time to send every provider the weights of its parts, all at once, by what was measured of
-    /// the links before, and by what providers state where nothing was. Where a provider holds them
-    /// already it takes none of that.
+    /// Returns the time to send every provider the weights of its parts, by the measured links, or
+    /// else by the stated ones. A provider that already holds the weights needs none of it.
     pub fn upload_seconds(&self) -> f64 {
         let links = self.ways.links(&self.listings).buyer;
         let each = self.parts.iter().map(|part| {
@@ -203,12 +202,12 @@ impl Quote {
         each.sum()
     }
 
-    /// Operations of a part; 0 where its provider cannot know them before it runs.
+    /// Returns the operations of a part; 0 if its provider cannot know them before the run.
     pub(super) fn flops_known(&self, part: &Subgraph) -> u64 {
         let planned = &self.plan.parts[part.part];
         let nodes = planned.nodes.iter().map(|node| self.graph.node(*node));
         let known = stated::is_known(nodes);
-        // What was computed beforehand from the contents of an input is not in the part's graph.
+        // The part's graph lacks values that the plan computed from the contents of an input.
         let read = |boundary: &Boundary| {
             let fact = &self.graph.value(boundary.value).fact;
             fact.ints.is_some() || fact.floats.is_some()
@@ -219,19 +218,19 @@ impl Quote {
         }
     }
 
-    /// What the planned device time of a part costs for all requests, rounded up.
+    /// Returns the price of a part's planned device time for all requests, rounded up.
     pub fn part_price(&self, part: usize) -> Credits {
         let per_second = self.listing(part).price.0 as f64;
         let seconds = self.plan.parts[part].busy_seconds * f64::from(self.requests);
         Credits((seconds * per_second).ceil() as u64)
     }
 
-    /// What the planned work draws, where every device's power is stated.
+    /// Returns the energy of the planned work in joules, if every device states its power.
     pub fn joules(&self) -> Option<f64> {
         self.plan.joules
     }
 
-    /// The plans among which the buyer has a choice in time and price, fastest first.
+    /// Returns the plans between which time and price are a trade-off, fastest first.
     ///
     /// # Errors
     /// As for the quote itself.
@@ -246,7 +245,7 @@ impl Quote {
         );
         let alternative = |plan: &Plan| Alternative {
             seconds: plan.makespan_seconds,
-            // Rounded up for each part, as receipts are.
+            // Rounded up for each part, as in receipts.
             price: Credits(plan.parts.iter().map(|part| part.cost.ceil() as u64).sum()),
             devices: plan.parts.iter().map(|part| part.label.clone()).collect(),
         };
@@ -254,7 +253,8 @@ impl Quote {
     }
 }
 
-/// The graph of a job, checked by what it says alone: who runs it is told by what asks state.
+/// Imports the graph of a job and checks what the graph alone can show; which devices can run it
+/// follows from the asks.
 pub(super) fn checked(job: &Job) -> Result<Graph, QuoteError> {
     let graph = import(job)?;
     graph.check_indices(&job.inputs)?;
@@ -262,7 +262,7 @@ pub(super) fn checked(job: &Job) -> Result<Graph, QuoteError> {
     Ok(graph)
 }
 
-/// Plans a graph over the book as it stands, without these asks.
+/// Plans a graph over the current book, without the excluded asks.
 pub(super) async fn over_book(
     buyer: &Buyer,
     graph: Graph,
@@ -334,8 +334,8 @@ pub(super) async fn over_book(
     })
 }
 
-/// What a work that is always the same takes on the slowest of some devices by what their asks
-/// state: a few small operators and a product.
+/// Returns the time of a fixed reference work on the slowest of these devices, by the figures of
+/// their asks: a few small operators and a product.
 fn reference<'a>(listings: impl Iterator<Item = &'a Listing>) -> f64 {
     let small = Cost {
         flops: 1_000,
@@ -356,7 +356,7 @@ fn reference<'a>(listings: impl Iterator<Item = &'a Listing>) -> f64 {
     listings.map(seconds).fold(f64::MIN_POSITIVE, f64::max)
 }
 
-/// Where each part is run twice, a plan may use half of the providers.
+/// Limits a plan to half of the providers if each part runs twice.
 fn with_room_for_seconds(limits: &Limits, offers: usize) -> Result<Limits, QuoteError> {
     let mut limits = limits.clone();
     if limits.copies > 1 {
@@ -370,7 +370,8 @@ fn with_room_for_seconds(limits: &Limits, offers: usize) -> Result<Limits, Quote
     Ok(limits)
 }
 
-/// For each offer of the plan the cheapest of the others that holds as much, each once.
+/// Returns, for each offer of the plan, the cheapest unused offer that has enough memory and runs
+/// all its operators.
 fn seconds(graph: &Graph, listings: &[Listing], plan: &Plan) -> Result<Vec<usize>, QuoteError> {
     let first = plan.offers();
     let mut free: Vec<usize> = (0..listings.len()).filter(|o| !first.contains(o)).collect();
@@ -405,7 +406,8 @@ fn seconds(graph: &Graph, listings: &[Listing], plan: &Plan) -> Result<Vec<usize
     Ok(seconds)
 }
 
-/// The plan asked for; where its leases would hold more than the budget, one whose leases do not.
+/// Plans by the limits; if the escrow of that plan exceeds the budget, chooses one with less
+/// escrow.
 fn within_budget(
     graph: &Graph,
     listings: Vec<Listing>,
@@ -427,7 +429,7 @@ fn within_budget(
         ..limits.clone()
     };
     let price = plan_over(graph, &listings, ways, &cheapest)?.cost;
-    // The longest lease for the money is that of the one provider that asks least a second.
+    // The cheapest provider alone gives the longest lease for the money.
     let mut options = vec![(listings.clone(), planned)];
     if limits.providers_min <= 1 {
         let least = listings.iter().map(|listing| listing.price).min();
@@ -459,7 +461,7 @@ fn within_budget(
     Ok(cheapest)
 }
 
-/// What the leases of a plan hold, those of second runs included.
+/// Returns the escrow of a plan's leases, second runs included.
 fn escrow(listings: &[Listing], plan: &Plan, limits: &Limits, duration: Millis) -> Credits {
     let prices = plan.offers().into_iter().map(|offer| listings[offer].price);
     let each = prices.filter_map(|price| price.escrow(Units(1), duration));
@@ -495,7 +497,7 @@ fn from_plan(error: PlanError) -> QuoteError {
     }
 }
 
-/// What not every ask runs, with what no device has at all.
+/// Returns the operators that some asks do not run, unknown ones included.
 fn scarce(needed: &ModelOperators, choice: &Choice) -> Vec<Scarce> {
     let unknown = needed.unknown.iter().map(|name| (name.clone(), 0));
     let known = choice.scarce.iter();
@@ -537,7 +539,7 @@ pub(super) fn import(job: &Job) -> Result<Graph, ImportError> {
     if graph.nodes().is_empty() {
         return Err(ImportError::NothingToCompute);
     }
-    // A provider of several devices has it on one of these, too.
+    // A provider with several devices must also use a suitable one of them.
     Ok(graph.asking_for(&job.limits.devices, job.limits.backend))
 }
 
@@ -546,8 +548,8 @@ fn bound(job: &Job, bindings: &Bindings) -> Result<Graph, ImportError> {
     Graph::import_with(job.model.clone(), bindings, &mut find)
 }
 
-/// A graph with states whose parts leave the sizes open in which requests of a session may differ:
-/// those that the model names by symbols which no state has.
+/// Leaves those sizes open in which the requests of a session may differ: the model names them by
+/// symbols that no state uses.
 fn open_to_requests(job: &Job, graph: Graph) -> Result<Graph, ImportError> {
     let states = graph.states();
     if states.is_empty() {
@@ -578,7 +580,8 @@ fn options(limits: &Limits) -> PlanOptions {
         objective: limits.objective,
         deadline_seconds: limits.deadline.map(|deadline| deadline.as_secs_f64()),
         budget: limits.budget.map(|Credits(micro)| micro as f64),
-        // Held after the first job with the same model; purchase allows time for the first.
+        // Providers hold the weights after the first job with a model; the purchase allows time for
+        // it.
         weights: Weights::Held,
         requests: limits.requests,
         sequences: limits.sequences,

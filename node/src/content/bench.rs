@@ -1,10 +1,10 @@
-//! The two ends of `souk bench tensors`: who holds content and who takes it, as processes of their
-//! own, with bare streams and plain TCP beside the tensor protocol.
+//! The two ends of `souk bench tensors`, a holder and a taker of content in processes of their own,
+//! with bare streams and plain TCP to compare the tensor protocol with.
 //!
-//! A bare stream is bytes written and read in large pieces, nothing hashed, nothing kept: each
-//! piece is read over the one before it, on the runtime's own threads as the tensor protocol is.
-//! One runs over the same connection as the tensor protocol, and another over one that is put
-//! together as libp2p has it by itself.
+//! A bare stream writes and reads bytes in large pieces, without hashing or storing them: each
+//! piece overwrites the one before it, on the runtime's own threads as in the tensor protocol. One
+//! bare stream uses the connection of the tensor protocol, another one uses a connection with
+//! libp2p's own defaults.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -27,25 +27,25 @@ use crate::folder::key::{NodeKey, NotAKey};
 use crate::network::wire::{self, WireError};
 use crate::network::{self, Network, OpenError, Pieces, StartError};
 
-/// Bytes of any kind, as many as were asked for.
+/// The protocol of bare streams: the answer has as many bytes as the request says.
 const BARE: StreamProtocol = StreamProtocol::new("/souk/bench/1");
 
-/// Bytes of a small content.
+/// The length of a small content, in bytes.
 pub const SMALL_BYTES: usize = 256;
 
-/// Content a benchmark may hold.
+/// The most bytes of content in a benchmark.
 const STORE_BYTES_MAX: u64 = 16 << 30;
 
-/// What the taker is told of the holder.
+/// The addresses and contents of a holder, which the taker needs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Card {
-    /// Where it is reached.
+    /// The contact of the holder's tensor protocol.
     pub contact: Contact,
-    /// The same for a connection put together as libp2p has it.
+    /// The contact of the holder's node with libp2p's own defaults.
     pub plain: Contact,
-    /// Where it gives bytes over plain TCP.
+    /// The address at which it serves bytes over plain TCP.
     pub tcp: SocketAddr,
-    /// The large content.
+    /// The id of the large content.
     pub large: ContentId,
 }
 
@@ -58,13 +58,13 @@ pub enum BenchError {
     /// The holder was not reached.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The holder's key is none.
+    /// The holder's key is not valid.
     #[error(transparent)]
     Key(#[from] NotAKey),
     /// The bare stream broke.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The content did not come.
+    /// The content did not arrive.
     #[error(transparent)]
     Fetch(#[from] FetchError),
     /// The content does not fit.
@@ -75,7 +75,7 @@ pub enum BenchError {
     Socket(#[from] io::Error),
 }
 
-/// The small contents, by number.
+/// Returns the small content of a number.
 pub fn small(number: u32) -> Bytes {
     let bytes = number.to_le_bytes();
     Bytes::from(bytes.repeat(SMALL_BYTES / bytes.len()))
@@ -95,14 +95,14 @@ async fn loopback(key: &NodeKey, pieces: Pieces) -> Result<Network, StartError> 
     Network::start(key, config).await
 }
 
-/// A node that gives and takes bare streams alone, over connections put together as libp2p has it.
+/// A node with bare streams only, over connections with libp2p's own defaults.
 pub struct Plain {
     key: NodeKey,
     network: Network,
 }
 
 impl Plain {
-    /// Starts on loopback; it gives to whoever asks.
+    /// Starts on loopback, and serves every peer.
     ///
     /// # Errors
     /// [`BenchError`] when a port is refused.
@@ -113,10 +113,10 @@ impl Plain {
         Ok(Plain { key, network })
     }
 
-    /// Reads so many bytes from the holder's, and drops them.
+    /// Reads this many bytes from the holder's plain node and drops them.
     ///
     /// # Errors
-    /// [`BenchError`] when it breaks.
+    /// [`BenchError`] when the stream breaks.
     pub async fn bare(&self, card: &Card, bytes: u64) -> Result<(), BenchError> {
         self.network.learn(&card.plain).await?;
         take_bare(&self.network, card.plain.peer()?, bytes).await
@@ -127,13 +127,13 @@ impl Plain {
     }
 }
 
-/// The job that all content is of.
+/// The job of all content.
 const SCOPE: Scope = Scope {
     buyer: AccountKey([0; 32]),
     job: JobId([0; 32]),
 };
 
-/// The key of a taker, one for each way: the holder has to know whom it serves.
+/// Returns the key of a taker, one for each carrier: the holder must know whom it serves.
 fn taker_key(is_direct: bool) -> NodeKey {
     NodeKey::from_secret([1 + u8::from(is_direct); 32])
 }
@@ -190,7 +190,7 @@ async fn tensors(network: &Network, key: &NodeKey, channel: DirectListen) -> io:
     Tensors::start(network.clone(), key, store, config).await
 }
 
-/// Holds one content of `bytes` bytes and `count` small ones, and serves until it is dropped.
+/// Holds one content of `bytes` bytes and `count` small ones, and serves them until it is dropped.
 pub struct Holder {
     card: Card,
     _tensors: Tensors,
@@ -235,7 +235,7 @@ impl Holder {
         })
     }
 
-    /// How to reach it.
+    /// Returns the card that a taker needs.
     pub fn card(&self) -> &Card {
         &self.card
     }
@@ -258,7 +258,7 @@ fn give_over_tcp(listener: &TcpListener) {
     }
 }
 
-/// Takes content from a [`Holder`].
+/// Fetches content from a [`Holder`].
 pub struct Taker {
     network: Network,
     tensors: Tensors,
@@ -266,7 +266,7 @@ pub struct Taker {
 }
 
 impl Taker {
-    /// Joins the holder's network; `direct` says whether the faster way may be taken.
+    /// Joins the holder's network; `channel` says whether it may use direct channels.
     ///
     /// # Errors
     /// [`BenchError`] when a port is refused.
@@ -283,28 +283,28 @@ impl Taker {
         })
     }
 
-    /// Reads so many bytes from a bare stream, and drops them.
+    /// Reads this many bytes from a bare stream and drops them.
     ///
     /// # Errors
-    /// [`BenchError`] when it breaks.
+    /// [`BenchError`] when the stream breaks.
     pub async fn bare(&self, bytes: u64) -> Result<(), BenchError> {
         take_bare(&self.network, self.peer, bytes).await
     }
 
-    /// Fetches a content as a job would, and forgets it again; what it came over.
+    /// Fetches a content as a job does, removes it again, and returns its carrier.
     ///
     /// # Errors
-    /// [`BenchError`] when it does not come.
+    /// [`BenchError`] when it does not arrive.
     pub async fn content(&self, id: ContentId) -> Result<Option<Carrier>, BenchError> {
         let fetched = self.tensors.fetch(SCOPE, self.peer, id).await?;
         self.tensors.store().remove(&id)?;
         Ok(fetched.from.map(|(_, way)| way))
     }
 
-    /// Fetches small contents as a job would, and forgets them again.
+    /// Fetches small contents as a job does, and removes them again.
     ///
     /// # Errors
-    /// [`BenchError`] when one does not come.
+    /// [`BenchError`] when one does not arrive.
     pub async fn small(&self, ids: &[ContentId]) -> Result<(), BenchError> {
         self.tensors.fetch_many(SCOPE, self.peer, ids).await?;
         Ok(ids
@@ -313,7 +313,7 @@ impl Taker {
     }
 }
 
-/// Reads so many bytes over plain TCP, and drops them.
+/// Reads this many bytes over plain TCP and drops them.
 ///
 /// # Errors
 /// When the connection breaks.

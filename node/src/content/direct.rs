@@ -1,11 +1,11 @@
-//! The faster way between two peers: a connection of its own, TLS 1.3 with AES-GCM, on threads.
+//! Direct channels between two peers: a TLS 1.3 connection of its own with AES-GCM, on threads,
+//! which is faster than a stream.
 //!
-//! Two peers agree on a direct channel over `/souk/direct/1`, where each knows who the other is:
-//! whoever has an address tells it with a token drawn for this once, and the other dials. The token
-//! opens the door to the handshake, in which each end shows the key that is its peer id
-//! (`identity`), so a direct channel has the same two ends as the stream it was agreed on. Where no
-//! connection comes about, because of a firewall for instance, the peers go on over libp2p, and it
-//! is said why.
+//! Two authenticated peers agree on a direct channel over `/souk/direct/1`: one end proposes it
+//! with a random token, and an end that can reach the other dials. A hash of the token opens the
+//! handshake, in which each end must prove the key that is its peer id (`identity`), so a direct
+//! channel has the same two ends as the stream before it. If no connection is possible, for example
+//! because of a firewall, the peers continue over libp2p, and the node logs the reason.
 
 mod channel;
 mod handshake;
@@ -38,122 +38,122 @@ pub(crate) use channel::{Breaker, Channel};
 /// The protocol by which peers agree on a direct channel.
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/direct/1");
 
-/// Agreements a node takes part in at a time.
+/// The most agreements of a node at a time.
 const AGREEMENTS_MAX: usize = 32;
 
-/// The longest word of an agreement: a token and some addresses.
+/// The longest message of an agreement: a token and some addresses.
 const WORD_BYTES_MAX: usize = 1 << 10;
 
-/// Addresses of a peer that are tried.
+/// How many addresses of a peer are dialled.
 const ADDRESSES_MAX: usize = 8;
 
-/// How long a connection may take to come about, and each step of the agreement and the handshake.
+/// How long a connection may take, and each step of the agreement and the handshake.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
 const STEP_MAX: Duration = Duration::from_secs(3);
 
-/// Direct channels served at a time, in all and for one peer: each is a thread.
+/// How many direct channels a node serves at a time, in all and for one peer: each is a thread.
 const SERVED_MAX: usize = 16;
 const SERVED_PER_PEER_MAX: usize = 2;
 
-/// A direct channel that carries nothing for so long is closed by the end that serves. The other
-/// end does not take it up again a while before.
+/// The serving end closes a direct channel that is idle for so long. The other end stops using it
+/// somewhat earlier.
 const SERVED_IDLE_MAX: Duration = Duration::from_secs(30);
 const IDLE_MAX: Duration = Duration::from_secs(20);
 
-/// Direct channels kept for later to one peer.
+/// How many idle direct channels to one peer are kept.
 const KEPT_PER_PEER_MAX: usize = 2;
 
-/// A peer to which no direct channel came about is not tried again for so long.
+/// How long a peer without a direct channel is not tried again.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
-/// Peers remembered as refused.
+/// How many such peers are remembered.
 const REFUSED_MAX: usize = 1024;
 
-/// What proves that a connection was agreed on.
+/// A secret that proves that the peers agreed on a connection.
 type Token = [u8; 32];
 
-/// What is said at the door: made of the token, so that nobody has a node send bytes of his choice
-/// to an address of his choice.
+/// Returns the first bytes on a connection: a hash of the token, so that no peer can choose which
+/// bytes a node sends to an address.
 fn password(token: &Token) -> Token {
     *ContentId::of(&[&b"souk direct channel 1 "[..], token].concat()).as_bytes()
 }
 
-/// How a node takes part.
+/// How a node uses direct channels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum DirectListen {
-    /// Not at all: everything goes over libp2p.
+    /// It uses none: everything goes over libp2p.
     Off,
-    /// It dials, and is dialled by nobody.
+    /// It dials, but accepts no connections.
     #[default]
     Nowhere,
-    /// It is dialled at this address; port 0 takes a free one.
+    /// It accepts connections at this address; port 0 takes a free one.
     At(SocketAddr),
 }
 
 /// Why there is no direct channel to a peer.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectError {
-    /// This node wants none.
+    /// The settings of this node forbid direct channels.
     #[error("this node is told to use none")]
     Off,
-    /// It was tried a moment ago.
+    /// The last attempt failed a moment ago.
     #[error("it was tried a moment ago: {why}")]
     Refused {
-        /// What came of it.
+        /// The error of that attempt.
         why: String,
     },
-    /// The peer's account is no key.
+    /// The peer's id is not an ed25519 key.
     #[error(transparent)]
     Key(#[from] NotAKey),
-    /// The peer was not reached, or is a souk without direct channels.
+    /// The peer does not answer, or its souk has no direct channels.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The agreement broke off.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The peer serves as many as it can.
+    /// The peer serves as many direct channels as it can.
     #[error("the peer has none free")]
     Full,
-    /// Neither end has an address that the other one reached.
+    /// Neither end could dial the other.
     #[error("neither end could dial the other: {cause}")]
     Unreachable {
-        /// What the last attempt said.
+        /// The error of the last attempt.
         cause: io::Error,
     },
-    /// The connection came about and the handshake did not.
+    /// The connection opened, but the handshake failed.
     #[error("the handshake failed: {0}")]
     Handshake(io::Error),
 }
 
-/// The first word of whoever wants a direct channel.
+/// The first message of the end that wants a direct channel.
 #[derive(Debug, Serialize, Deserialize)]
 struct Proposal {
     token: Token,
-    /// Where its end may be dialled, if the other end cannot be.
+    /// The addresses of this end, in case the other end accepts no connections.
     addresses: Vec<SocketAddr>,
 }
 
-/// What the other end says to it.
+/// The answer to a proposal.
 #[derive(Debug, Serialize, Deserialize)]
 enum DirectReply {
-    /// Dial me there, or ask me to dial.
+    /// The addresses of this end; if dialling them fails, ask it to dial.
     Dial(Vec<SocketAddr>),
-    /// Not now.
+    /// This end serves as many direct channels as it can.
     Full,
 }
 
-/// How it went.
+/// The result of dialling.
 #[derive(Debug, Serialize, Deserialize)]
 enum DialOutcome {
-    /// The connection is there.
+    /// The connection is open.
     Dialled,
-    /// It did not come about: the other end should dial.
+    /// Dialling failed: the other end should dial.
     YourTurn,
-    /// Nor did that come about.
+    /// The other end could not dial either.
     Neither,
 }
 
-/// Serves one direct channel until the other end has closed it.
+/// Serves one direct channel until the other end closes it.
 type Serve = dyn Fn(PeerId, Channel) + Send + Sync;
 
 /// The direct channels of a node.
@@ -164,7 +164,7 @@ struct DirectState {
     network: Network,
     key: NodeKey,
     listening: DirectListen,
-    /// Where it is dialled; the address may be that of all interfaces.
+    /// Its own address; the IP part may stand for all interfaces.
     door: Option<SocketAddr>,
     awaited: Mutex<HashMap<Token, oneshot::Sender<TcpStream>>>,
     kept: Mutex<HashMap<PeerId, Vec<(Instant, Channel)>>>,
@@ -174,7 +174,7 @@ struct DirectState {
 }
 
 impl DirectChannels {
-    /// Listens, if it is to, and serves the direct channels that peers open.
+    /// Listens, if the settings say so, and serves the direct channels that peers open.
     pub(crate) async fn start(
         network: Network,
         key: NodeKey,
@@ -206,7 +206,7 @@ impl DirectChannels {
         Ok(channels)
     }
 
-    /// A direct channel to `peer`, one of those kept or a new one.
+    /// Returns a direct channel to `peer`, either an idle or a new one.
     pub(crate) async fn acquire(&self, peer: PeerId) -> Result<Channel, DirectError> {
         if self.0.listening == DirectListen::Off {
             return Err(DirectError::Off);
@@ -233,7 +233,7 @@ impl DirectChannels {
         }
     }
 
-    /// Why a peer was told of in the log as one without a direct channel, if it was a moment ago.
+    /// Returns why a peer has no direct channel, if an attempt failed a moment ago.
     #[cfg(test)]
     pub(crate) fn refusal(&self, peer: PeerId) -> Option<String> {
         self.0.refusal(peer)
@@ -291,7 +291,7 @@ impl DirectChannels {
 }
 
 impl DirectState {
-    /// The other side of [`DirectChannels::agree`]; what comes about is served.
+    /// Answers [`DirectChannels::agree`], and serves the resulting channel.
     async fn on_proposal(
         self: Arc<DirectState>,
         peer: PeerId,
@@ -337,14 +337,14 @@ impl DirectState {
             }
             drop(place);
         };
-        // A thread and not a place in the runtime's pool: a direct channel stays for long.
+        // A thread instead of the runtime's pool, because a direct channel lives long.
         let named = std::thread::Builder::new().name("direct".to_owned());
         named.spawn(serve).map_err(DirectError::Handshake)?;
         Ok(())
     }
 
-    /// Dials a peer that nobody here has asked for, where it is and nowhere else: any other address
-    /// may be one that it would have somebody knock at for it.
+    /// Dials the peer that sent a proposal, but only at the IP address from which it is connected:
+    /// another address could belong to a victim that the peer wants this node to contact.
     async fn dial_back(&self, peer: PeerId, proposal: Proposal) -> io::Result<TcpStream> {
         let own = self.network.whereabouts(peer).await;
         let mut addresses = proposal.addresses;
@@ -352,7 +352,7 @@ impl DirectState {
         dial(addresses, proposal.token).await
     }
 
-    /// Where this end may be dialled, as the other end should be told.
+    /// Returns the addresses at which the other end can dial this one.
     async fn addresses(&self) -> Vec<SocketAddr> {
         let Some(door) = self.door else {
             return Vec::new();
@@ -360,7 +360,7 @@ impl DirectState {
         if !door.ip().is_unspecified() {
             return vec![door];
         }
-        // All interfaces: those that libp2p found.
+        // The door is on all interfaces: take those that libp2p found.
         let listening = self.network.addresses().await;
         let ip = |part| match part {
             Protocol::Ip4(ip) => Some(IpAddr::from(ip)),
@@ -399,7 +399,7 @@ impl DirectState {
     }
 }
 
-/// A connection that is expected; forgotten when this is dropped.
+/// An expected connection. Dropping it withdraws the expectation.
 struct ExpectedConnection {
     inner: Arc<DirectState>,
     token: Token,
@@ -416,7 +416,7 @@ impl ExpectedConnection {
 
     fn with(inner: Arc<DirectState>, token: Token) -> ExpectedConnection {
         let (tell, connection) = oneshot::channel();
-        // No more than there are agreements, which are bounded.
+        // Bounded, because the number of agreements is.
         lock(&inner.awaited).insert(password(&token), tell);
         ExpectedConnection {
             inner,
@@ -441,7 +441,7 @@ impl Drop for ExpectedConnection {
     }
 }
 
-/// A peer's place among the direct channels served; given back when this is dropped.
+/// A peer's place among the served direct channels. Dropping it frees the place.
 struct Place {
     inner: Arc<DirectState>,
     peer: PeerId,
@@ -473,8 +473,8 @@ impl Drop for Place {
     }
 }
 
-/// Brings each connection to who awaits it. One without a token that was given out is closed before
-/// anything is computed for it.
+/// Passes each connection to the agreement that expects it. Closes one without a valid token before
+/// any expensive computation.
 async fn admit(listener: TcpListener, inner: std::sync::Weak<DirectState>) {
     let places = Arc::new(tokio::sync::Semaphore::new(AGREEMENTS_MAX));
     loop {
@@ -498,7 +498,7 @@ async fn admit(listener: TcpListener, inner: std::sync::Weak<DirectState>) {
             if let (Ok(Ok(_)), Some(awaited), Ok(connection)) =
                 (read, awaited, connection.into_std())
             {
-                // Who awaited it may have given up.
+                // The receiver may have given up.
                 let _ = awaited.send(connection);
             }
             drop(place);
@@ -506,7 +506,7 @@ async fn admit(listener: TcpListener, inner: std::sync::Weak<DirectState>) {
     }
 }
 
-/// The connection that the other end makes; it says if it cannot.
+/// Waits for the connection that the other end opens, or for its message that it cannot.
 async fn dialled_by(
     stream: &mut Stream,
     awaited: ExpectedConnection,
@@ -514,7 +514,7 @@ async fn dialled_by(
     let neither = async {
         match wire::receive_short(stream, WORD_BYTES_MAX).await {
             Ok(DialOutcome::Neither) => {}
-            // A stream that ends says nothing of a connection that may be here in a moment.
+            // If the stream ends, the connection may still arrive.
             _ => std::future::pending().await,
         }
     };
@@ -526,8 +526,8 @@ async fn dialled_by(
     }
 }
 
-/// Dials all addresses at once, since one that nobody answers at costs [`CONNECT_MAX`], and says
-/// the password at the first that answers.
+/// Dials all addresses at once, because an address without an answer costs [`CONNECT_MAX`], and
+/// sends the password to the first that answers.
 async fn dial(addresses: Vec<SocketAddr>, token: Token) -> io::Result<TcpStream> {
     let connect = |address| async move {
         let connecting = tokio::net::TcpStream::connect(address);
@@ -572,7 +572,7 @@ async fn timely<T>(work: impl Future<Output = Result<T, WireError>>) -> Result<T
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change under these locks is whole before anything can panic.
+    // A panic cannot leave a change half done under these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

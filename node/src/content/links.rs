@@ -1,8 +1,7 @@
-//! What is known of the ways between peers, from transfers as they happen.
+//! The measured links between peers, from transfers as they happen.
 //!
-//! Nobody is asked how fast he is, and nothing is sent to find out: each transfer says how long it
-//! took. The last few are kept with their age, so that who plans may prefer what was seen to what
-//! is promised, as long as it is not old.
+//! A node asks no peer for its speed and sends no probes: it measures each transfer. It keeps the
+//! last few with their age, so that a plan can prefer recent measurements to stated figures.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -16,68 +15,68 @@ use crate::folder::config::{self, ConfigError, FORMAT};
 /// The name of the file in a node's folder.
 pub const LINKS_FILE: &str = "links.json";
 
-/// Transfers remembered of a link.
+/// How many transfers of a link are remembered.
 const SAMPLES_MAX: usize = 16;
 
-/// Links remembered; beyond them the one that was used longest ago is forgotten.
+/// How many links are remembered; beyond that, the least recently used one is forgotten.
 const LINKS_MAX: usize = 1024;
 
-/// Shorter transfers tell of latency, not of bandwidth.
+/// The least length of a transfer that measures bandwidth; shorter ones measure latency.
 const TELLING_BYTES: u64 = 256 << 10;
 
-/// What was seen longer ago than this says nothing of today.
+/// The age from which a measurement no longer counts.
 const AGE_MAX_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// The file is written no more often than this.
+/// The shortest time between two writes of the file.
 const SAVE_PERIOD_MS: u64 = 1000;
 
-/// What content came over.
+/// The carrier of content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Carrier {
-    /// A connection of its own.
+    /// A direct channel.
     Direct,
     /// A stream of the connection that all protocols share.
     Stream,
 }
 
-/// One transfer.
+/// The measurement of one transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// When it ended, in milliseconds since 1970.
     pub at_ms: u64,
-    /// Bytes that came.
+    /// The received bytes.
     pub bytes: u64,
-    /// How long they took, in microseconds, from the first to the last.
+    /// The time from the first to the last byte, in microseconds.
     pub micros: u64,
-    /// From the question to the first word of the answer, in microseconds, where it was seen.
+    /// The time from the request to the head of the answer, in microseconds, if it was measured.
     pub latency_micros: Option<u64>,
-    /// What it went over.
+    /// The carrier of the content.
     pub way: Carrier,
 }
 
-/// What is known of one direction between two peers.
+/// The measurements of one direction between two peers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Link {
     samples: VecDeque<Sample>,
 }
 
-/// What links.json holds.
+/// The contents of `links.json`.
 #[derive(Serialize, Deserialize)]
 struct LinksFile {
     format: u32,
     links: Vec<LinkRecord>,
 }
 
-/// A link with its ends.
+/// A link with its two ends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LinkRecord {
-    /// Who sent.
+    /// The account that sent.
     pub from: AccountKey,
-    /// Who received.
+    /// The account that received.
     pub to: AccountKey,
-    /// What was seen.
+    /// The measured transfers.
     pub samples: Link,
 }
 
@@ -89,18 +88,18 @@ impl Link {
         self.samples.push_back(sample);
     }
 
-    /// The transfers, oldest first.
+    /// Returns the transfers, oldest first.
     pub fn samples(&self) -> impl Iterator<Item = &Sample> {
         self.samples.iter()
     }
 
-    /// The last transfer.
+    /// Returns the last transfer.
     pub fn last(&self) -> Option<&Sample> {
         self.samples.back()
     }
 
-    /// Bytes a second over those transfers that were long enough to tell and went the way of the
-    /// last of them; none where there is none of today.
+    /// Returns the bytes per second of the recent transfers that were long enough and used the same
+    /// carrier as the last of them; none if there is no such transfer.
     pub fn bytes_per_second(&self, now_ms: u64) -> Option<f64> {
         let telling = |sample: &&Sample| {
             let fresh = now_ms.saturating_sub(sample.at_ms) < AGE_MAX_MS;
@@ -118,7 +117,7 @@ impl Link {
         Some(bytes as f64 / (micros as f64 / 1e6))
     }
 
-    /// The shortest time to an answer of today, in seconds: what is above it was waiting.
+    /// Returns the shortest recent latency, in seconds, because longer ones include waiting.
     pub fn latency_seconds(&self, now_ms: u64) -> Option<f64> {
         let fresh = |sample: &&Sample| now_ms.saturating_sub(sample.at_ms) < AGE_MAX_MS;
         let fresh = self.samples.iter().filter(fresh);
@@ -127,7 +126,7 @@ impl Link {
     }
 }
 
-/// All links that a node knows of.
+/// All measured links of a node.
 #[derive(Debug)]
 pub struct Links {
     file: Option<PathBuf>,
@@ -142,7 +141,7 @@ struct KnownLinks {
 }
 
 impl Links {
-    /// Those that were kept in `file`, if one is given and there is one.
+    /// Reads the links from `file`, if it exists.
     pub fn open(file: Option<PathBuf>) -> Links {
         let mut inner = KnownLinks::default();
         if let Some(path) = &file {
@@ -159,7 +158,7 @@ impl Links {
         Links { file, inner }
     }
 
-    /// Takes in a transfer.
+    /// Adds the measurement of a transfer.
     pub fn observe(&self, from: AccountKey, to: AccountKey, sample: Sample) {
         let mut inner = self.inner();
         inner.known.entry((from, to)).or_default().add(sample);
@@ -173,12 +172,12 @@ impl Links {
         inner.unsaved = true;
     }
 
-    /// What is known of the way from one peer to another.
+    /// Returns the link from one peer to another, if it was measured.
     pub fn between(&self, from: AccountKey, to: AccountKey) -> Option<Link> {
         self.inner().known.get(&(from, to)).cloned()
     }
 
-    /// All that is known.
+    /// Returns all links.
     pub fn all(&self) -> Vec<LinkRecord> {
         let inner = self.inner();
         let known = inner.known.iter().map(|((from, to), samples)| LinkRecord {
@@ -189,7 +188,8 @@ impl Links {
         known.collect()
     }
 
-    /// Writes the file if there is news and it is time; called where a disk may be waited for.
+    /// Writes the file if something changed and it is time. You should call it where the thread can
+    /// wait for a disk.
     pub fn save(&self, now_ms: u64) {
         let Some(path) = &self.file else { return };
         {
@@ -210,7 +210,7 @@ impl Links {
     }
 
     fn inner(&self) -> MutexGuard<'_, KnownLinks> {
-        // Each change is whole before anything can panic.
+        // A panic cannot leave a change half done under this lock.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,11 +1,12 @@
-//! Content between peers: `/souk/tensor/2`, asked for by id under a job, checked by id.
+//! Transfers content between peers over `/souk/tensor/2`: a peer requests it by id under a job, and
+//! checks it by its id.
 //!
-//! The receiver asks, so nothing travels that it has already. It is told the hashes of the frames
-//! first, and checks each frame as it comes: what was checked stays, so a transfer that broke goes
-//! on behind it, and a frame that is wrong is fetched again, from another peer if there is one.
-//! Long content goes over a [direct channel](crate::content::direct) where one comes about, else
-//! over libp2p. To know an id is not enough to have the content: it is served to the parties of the
-//! job, and used for a buyer that has shown it ([access](crate::content::access)).
+//! The receiver requests content, so nothing travels that it already has. It first receives the
+//! hashes of the frames, and checks each frame when it arrives. It keeps checked frames, so a
+//! broken transfer resumes behind them; it fetches a wrong frame again, from another peer if there
+//! is one. Long content uses a [direct channel](crate::content::direct) if one opens, else libp2p.
+//! To know an id does not give access to the content: a peer serves it only to the parties of the
+//! job, and uses it only for a buyer that has provided it ([access](crate::content::access)).
 
 mod coming;
 mod config;
@@ -49,38 +50,39 @@ pub use config::TransferConfig;
 pub use error::FetchError;
 pub use order::TooManyTransfers;
 
-/// The protocol's name.
+/// The protocol of transfers.
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/tensor/2");
 
-/// Streams a node serves at a time; the others wait.
+/// The most streams that a node serves at a time; the others wait.
 const SERVED_MAX: usize = 64;
 
-/// Times a broken transfer is taken up again.
+/// How often a broken transfer resumes.
 const RESUMES_MAX: usize = 3;
 
-/// A peer that gives nothing for so long is given up.
+/// How long a peer may be silent before the transfer breaks.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// Content this long goes over a direct channel: below it the hand-shake costs more than it saves.
+/// The least length of content for a direct channel: below it, the handshake costs more than it
+/// saves.
 const DIRECT_BYTES_MIN: u64 = 4 << 20;
 
-/// Memory that content left behind is kept for the next for so long, twice that at most.
+/// How long the memory of unused content is kept for new content; at most twice that.
 const SPARE_PAGES_FOR: Duration = Duration::from_secs(20);
 
-/// Content that is here now.
+/// Content that is now in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchedContent {
-    /// The content.
+    /// The bytes of the content.
     pub bytes: Bytes,
-    /// Bytes that came over the network; 0 where the content was here already.
+    /// Bytes that came over the network; 0 if the content was there already.
     pub moved: u64,
-    /// Who sent the last of it, and over what; none where it was here already.
+    /// The peer that sent the last frames, and the carrier; none if the content was there already.
     pub from: Option<(PeerId, Carrier)>,
-    /// What it took.
+    /// The measurement of the transfer.
     pub took: Option<Sample>,
 }
 
-/// Serves and fetches content of one store.
+/// Serves and fetches the content of one store.
 #[derive(Clone)]
 pub struct Tensors(Arc<TensorsState>);
 
@@ -94,7 +96,7 @@ struct TensorsState {
     channels: DirectChannels,
     links: Links,
     account: AccountKey,
-    /// What is being fetched: who else wants it waits, and then has it.
+    /// Content that is on its way: further callers wait and then share it.
     coming: coming::Contents,
     queue: Arc<TransferQueue>,
 }
@@ -103,7 +105,7 @@ impl Tensors {
     /// Serves `store` to peers and fetches into it.
     ///
     /// # Errors
-    /// When the address for direct channels cannot be listened on.
+    /// When the node cannot listen on the address for direct channels.
     pub async fn start(
         network: Network,
         key: &NodeKey,
@@ -150,28 +152,31 @@ impl Tensors {
         })))
     }
 
-    /// The store behind.
+    /// Returns the store.
     pub fn store(&self) -> &Arc<Store> {
         &self.0.store
     }
 
-    /// Bytes of content that went to other peers, and that came from them.
+    /// Returns how many bytes of content went to other peers, and how many came from them.
     pub fn moved(&self) -> (u64, u64) {
         (self.0.server.sent(), self.0.download.passed())
     }
 
-    /// What is served to whom, and used for whom.
+    /// Returns the rules that decide which peer may fetch which content.
     pub fn access(&self) -> &Access {
         &self.0.access
     }
 
-    /// What is known of the ways between peers.
+    /// Returns the measured links between peers.
     pub fn links(&self) -> &Links {
         &self.0.links
     }
 
-    /// Brings `id` of a job into the store from `peer`, unless it is there and the job's buyer has
-    /// shown it before.
+    /// Fetches `id` for a job from `peer` into the store, unless it is there and the job's buyer
+    /// has provided it before.
+    ///
+    /// # Errors
+    /// As [`Tensors::fetch_from`].
     pub async fn fetch(
         &self,
         scope: Scope,
@@ -181,11 +186,11 @@ impl Tensors {
         self.fetch_from(scope, &[peer], id).await
     }
 
-    /// The same from the first of `holders`. Where one fails, the next goes on behind what has
-    /// come.
+    /// Fetches from the first of `holders`. If one fails, the next continues behind the received
+    /// frames.
     ///
     /// # Errors
-    /// What the first of them failed with that is not just without the content.
+    /// The first error other than [`FetchError::Missing`], or else the last one.
     pub async fn fetch_from(
         &self,
         scope: Scope,
@@ -195,7 +200,7 @@ impl Tensors {
         self.fetch_as(Urgency::Awaited, scope, holders, id).await
     }
 
-    /// The same for what may not be awaited yet: what is more urgent goes first.
+    /// Fetches with a lower urgency: more urgent transfers go first.
     ///
     /// # Errors
     /// As [`Tensors::fetch_from`].
@@ -242,17 +247,18 @@ impl Tensors {
         Err(failed.unwrap_or(FetchError::Nobody { id }))
     }
 
-    /// Somebody waits for a content that is perhaps on its way: it goes first from now on.
+    /// Raises a content that may be on its way to the highest urgency, because a caller waits for
+    /// it.
     pub fn hurry(&self, id: &ContentId) {
         if let Some(wanted) = lock(&self.0.coming).get(id) {
             wanted.hurry(Urgency::Awaited);
         }
     }
 
-    /// Brings many contents from one peer, those that are short without a question for each.
+    /// Fetches many contents from one peer, and requests the short ones together.
     ///
     /// # Errors
-    /// What the first of them failed with; what came before it is kept.
+    /// The first error. The contents that came before it remain in the store.
     pub async fn fetch_many(
         &self,
         scope: Scope,
@@ -270,8 +276,8 @@ impl Tensors {
         Ok(fetched)
     }
 
-    /// Brings those of many contents that are short from one peer, without a question for each;
-    /// what does not come, or is here already, is not among those returned.
+    /// Fetches the short ones of many contents from one peer, with few requests. The result lacks
+    /// those that did not come or were there already.
     pub async fn fetch_short(
         &self,
         urgency: Urgency,
@@ -298,7 +304,7 @@ impl TensorsState {
         Transfer::new((scope, id), self.store.clone(), self.bytes_max)
     }
 
-    /// Brings what is missing of a content from one peer.
+    /// Fetches the missing frames of a content from one peer.
     async fn bring(
         self: Arc<Self>,
         peer: PeerId,
@@ -310,7 +316,7 @@ impl TensorsState {
             Err(full) => return (transfer, Err(full.into())),
         };
         let (mut resumes, mut body_bytes_max) = (0, DIRECT_BYTES_MIN);
-        // Over which of several connections it is asked for, where any one will not do.
+        // The connection to use, if there are several and not every one leads to a holder.
         let mut over = None;
         loop {
             let way = (peer, over);
@@ -357,13 +363,13 @@ impl TensorsState {
         }
     }
 
-    /// Whether there is another connection to a peer than those that were tried.
+    /// Returns whether there is a connection to the peer that was not tried.
     fn is_elsewhere(&self, peer: PeerId, over: Option<usize>) -> bool {
         let connections = self.network.connections(peer);
         connections > 1 && over.map_or(0, |number| number + 1) < connections
     }
 
-    /// What a transfer from `peer` passes, once its turn has come.
+    /// Waits for the turn of a transfer from `peer`, and returns its gate.
     async fn gate(
         &self,
         peer: PeerId,
@@ -394,15 +400,15 @@ impl TensorsState {
             .await;
         match &reached {
             Ok(_) | Err(FetchError::Missing { .. }) => self.keep(peer, line),
-            // The others to that peer are of the same connection.
+            // The other idle streams to that peer use the same connection.
             Err(FetchError::Broken { .. }) => self.network.forget_kept(peer, PROTOCOL),
             Err(_) => {}
         }
         reached
     }
 
-    /// Asks for several contents at once and keeps those that are short and right; the others are
-    /// left to be fetched by themselves.
+    /// Requests several contents at once and keeps those that are short and correct. The caller
+    /// must fetch the others one by one.
     async fn bring_short(
         &self,
         (urgency, scope, peer): (Urgency, Scope, PeerId),
@@ -504,7 +510,7 @@ impl TensorsState {
         sample
     }
 
-    /// Writes to the store without waiting for a disk on the runtime's threads.
+    /// Writes to the store without blocking the runtime's threads.
     async fn store_aside(&self, arrived: Vec<VerifiedContent>) -> Result<(), FetchError> {
         let store = self.store.clone();
         let put = move || {
@@ -520,7 +526,7 @@ impl TensorsState {
         Ok(())
     }
 
-    /// A stream to `peer`, one of those kept or a new one.
+    /// Returns a stream to `peer`, either an idle or a new one.
     async fn line(&self, peer: PeerId) -> Result<TensorStream, FetchError> {
         let stream = match self.network.take_kept(peer, &PROTOCOL) {
             Some(kept) => kept,
@@ -529,7 +535,7 @@ impl TensorsState {
         Ok(BufReader::new(stream))
     }
 
-    /// Keeps a stream whose answers were read to their end.
+    /// Keeps a stream whose answers were read to the end.
     fn keep(&self, peer: PeerId, line: TensorStream) {
         if line.buffer().is_empty() {
             self.network.keep(peer, PROTOCOL, line.into_inner());
@@ -537,7 +543,7 @@ impl TensorsState {
     }
 }
 
-/// Gives memory back to the system that no content wants, as long as there is the store.
+/// Returns unused memory to the system for as long as the store exists.
 async fn age_spare_pages(store: Weak<Store>) {
     let mut period = tokio::time::interval(SPARE_PAGES_FOR);
     loop {
@@ -547,9 +553,9 @@ async fn age_spare_pages(store: Weak<Store>) {
     }
 }
 
-/// Does work on the runtime's own threads, wherever it is waited for; dropped, it ends. The task of
-/// the connection then hands over bytes on its own thread, where they are in the cache: another
-/// thread that was woken for each piece took a fifth more of the processors' time.
+/// Runs work as a task of the runtime; dropping the future ends the task. The task of the
+/// connection then passes bytes on in its own thread, where they are in the cache: waking another
+/// thread for each piece took a fifth more processor time.
 async fn on_a_worker<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     let mut task = JoinSet::new();
     task.spawn(work);
@@ -558,7 +564,7 @@ async fn on_a_worker<T: Send + 'static>(work: impl Future<Output = T> + Send + '
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change under these locks is whole before anything can panic.
+    // A panic cannot leave a change half done under these locks.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

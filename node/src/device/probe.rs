@@ -1,5 +1,5 @@
-//! Drivers and makers' libraries are asked in a process of their own: one that crashes or hangs
-//! ends that process, and this one says so.
+//! Asks drivers and makers' libraries in a separate process: if one crashes or hangs, only that
+//! process ends, and this one reports it.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -9,41 +9,41 @@ use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 
-/// The environment variable that names the library of ONNX Runtime.
+/// The environment variable that names the ONNX Runtime library.
 pub const LIBRARY_VARIABLE: &str = "SOUK_ONNXRUNTIME";
 
-/// How long a driver may take to say what it has.
+/// How long a driver may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the environment of a process says that opens a library of ONNX Runtime: it starts a thread
-/// that reports to its maker unless it is told not to, and no sandbox would hold that one.
+/// The environment of a process that opens an ONNX Runtime library. Without it, the library starts
+/// a thread that reports to its maker, and a sandbox could not confine that thread.
 pub(crate) const TOLD: (&str, &str) = ("ORT_DISABLE_TELEMETRY", "1");
 
-/// How often the process is looked at.
+/// How often the process is checked.
 const PERIOD: Duration = Duration::from_millis(5);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// The system starts no process.
+    /// The system did not start the process.
     #[error("the driver was not asked: {0}")]
     Start(#[from] io::Error),
-    /// It hung.
+    /// The process hung.
     #[error("the driver did not answer within {PATIENCE:?}")]
     Silent,
-    /// The process ended.
+    /// The process crashed.
     #[error("the driver crashed when it was asked what it has ({0})")]
     Crashed(ExitStatus),
-    /// What it said is not what was asked for.
+    /// The answer is not valid JSON of the expected type.
     #[error("the driver was not asked: {0}")]
     Garbled(#[from] serde_json::Error),
-    /// It said itself why it has nothing.
+    /// The process itself reported an error.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Asks by `souk device probe` with these words, where `program` is souk and the library of ONNX
-/// Runtime that it uses may be named.
+/// Runs `souk device probe` with these words and parses its JSON answer. `program` is souk;
+/// `library` names an ONNX Runtime library to use.
 ///
 /// # Errors
 /// [`ProbeError`].
@@ -57,7 +57,7 @@ pub fn ask<T: DeserializeOwned>(
     said.map_err(ProbeError::Refused)
 }
 
-/// The same for what is said in whatever words: the process lived to say it.
+/// Runs the same command and returns its raw output, which shows that the process did not crash.
 ///
 /// # Errors
 /// [`ProbeError`].
@@ -68,7 +68,7 @@ pub fn answer(
 ) -> Result<Vec<u8>, ProbeError> {
     let mut command = Command::new(program);
     command.args(["--output", "json", "device", "probe"]);
-    // Drivers have much to say there, of which nothing is an error.
+    // Drivers write many messages there, none of which matters.
     command
         .args(words)
         .env(TOLD.0, TOLD.1)
@@ -81,7 +81,7 @@ pub fn answer(
     let stdout = child.stdout.take();
     let reader = thread::spawn(move || {
         let mut read = Vec::new();
-        // What was not read is missing in the JSON, which whoever asked finds.
+        // If bytes are missing, parsing the JSON fails.
         let _ = stdout.map(|mut stdout| stdout.read_to_end(&mut read));
         read
     });

@@ -10,65 +10,65 @@ use crate::network::wire::WireError;
 /// Why content did not arrive.
 #[derive(Debug, thiserror::Error)]
 pub enum FetchError {
-    /// The peer could not be reached.
+    /// The peer is not reachable.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The stream broke and did not come back.
+    /// The stream broke, and resuming it failed.
     #[error("the transfer of {id} broke {RESUMES_MAX} times, last: {cause}")]
     Broken {
-        /// What was wanted.
+        /// The id of the content.
         id: ContentId,
-        /// What the last attempt said.
+        /// The error of the last attempt.
         cause: WireError,
     },
-    /// The peer does not hold it.
+    /// The peer does not hold the content.
     #[error("peer {peer} does not hold {id}")]
     Missing {
-        /// Who was asked.
+        /// The peer that answered.
         peer: PeerId,
-        /// What was wanted.
+        /// The id of the content.
         id: ContentId,
     },
-    /// Other bytes came than were asked for.
+    /// The peer sent wrong bytes.
     #[error("peer {peer} sent other bytes than {id}: the BLAKE3 of frame {frame} differs")]
     Corrupt {
-        /// Who sent them.
+        /// The peer that sent them.
         peer: PeerId,
-        /// What was wanted.
+        /// The id of the content.
         id: ContentId,
-        /// Which frame is wrong, from 0.
+        /// The number of the wrong frame, from 0.
         frame: u64,
     },
-    /// What a peer says the content is made of is something else.
+    /// The outline that a peer states belongs to other content.
     #[error("peer {peer} describes other content than {id}: {cause}")]
     Outline {
-        /// Who said it.
+        /// The peer that stated it.
         peer: PeerId,
-        /// What was wanted.
+        /// The id of the content.
         id: ContentId,
-        /// What is wrong with it.
+        /// The fault of the outline.
         cause: Box<OutlineError>,
     },
-    /// The content is over this node's limit.
+    /// The content exceeds this node's limit.
     #[error("{id} has {length} bytes, and this node holds {limit} for one job")]
     TooLong {
-        /// What was wanted.
+        /// The id of the content.
         id: ContentId,
-        /// Its length in bytes.
+        /// The length of the content in bytes.
         length: u64,
         /// The limit in bytes.
         limit: u64,
     },
-    /// Nobody was named who may hold it.
+    /// The caller named no peer that may hold the content.
     #[error("nobody is known who holds {id}")]
     Nobody {
-        /// What was wanted.
+        /// The id of the content.
         id: ContentId,
     },
     /// Too many transfers wait.
     #[error(transparent)]
     Full(#[from] TooManyTransfers),
-    /// The store refused it.
+    /// The store did not accept the content.
     #[error("cannot keep what arrived: {0}")]
     Store(#[from] StoreError),
 }

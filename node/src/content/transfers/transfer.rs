@@ -1,6 +1,6 @@
-//! The receiver's side of `/souk/tensor/2`: one content on its way here.
+//! The receiver's side of `/souk/tensor/2`: one content on its way.
 //!
-//! What has come and was checked stays, whichever peer sent it and whatever it came over.
+//! It keeps checked frames, no matter which peer sent them over which carrier.
 
 use std::future::poll_fn;
 use std::io;
@@ -28,46 +28,46 @@ use super::{FetchError, SILENCE_MAX, patient};
 use crate::content::direct::{Breaker, Channel};
 use crate::network::wire::{self, WireError};
 
-/// What is read of a frame at once: it is hashed and brought to where it stays while it is in the
+/// How many bytes of a frame are read at once: they are hashed and copied while they are in the
 /// processor's cache.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Why frames were left.
+/// Why reading frames ended early.
 enum TransferFault {
     Broken(WireError),
     Corrupt(CorruptFrame),
 }
 
-/// A stream to a peer, with room to read small answers from.
+/// A stream to a peer, with a buffer for small answers.
 pub(super) type TensorStream = BufReader<Stream>;
 
 /// How far a request brought the transfer.
 pub(super) enum TransferProgress {
-    /// Everything is here.
+    /// The content is complete.
     End,
-    /// Only the head: the content is long enough for a direct channel.
+    /// Only the head came, because the content is long enough for a direct channel.
     Head,
 }
 
-/// What a transfer took, for what is known of the link.
+/// The duration of a transfer, as a measurement of the link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TransferTimes {
     /// From the request to the head of the answer.
     pub(super) answered: Option<Duration>,
-    /// Bytes of frames that came, and how long they took.
+    /// The bytes of the received frames, and how long they took.
     pub(super) bytes: u64,
     pub(super) moving: Duration,
 }
 
-/// One content on its way here.
+/// A content on its way.
 pub(super) struct Transfer {
-    /// The job that it is for.
+    /// The job that needs it.
     scope: Scope,
     id: ContentId,
-    /// Where it is to be kept.
+    /// The store that will keep it.
     store: Arc<Store>,
     bytes_max: u64,
-    /// None until a peer has said what the content is made of.
+    /// None until a peer has stated the outline of the content.
     arrival: Option<Arrival>,
     pub(super) measured: TransferTimes,
 }
@@ -88,38 +88,37 @@ impl Transfer {
         }
     }
 
-    /// What is fetched.
     pub(super) fn id(&self) -> ContentId {
         self.id
     }
 
-    /// The job that it is for.
     pub(super) fn scope(&self) -> Scope {
         self.scope
     }
 
-    /// The content, once [`TransferProgress::End`] was reached.
+    /// Returns the content, once [`TransferProgress::End`] was reached.
     pub(super) fn finish(self) -> Option<VerifiedContent> {
         self.arrival?.finish()
     }
 
-    /// Lets go of what came of a frame that is not whole.
+    /// Drops the received part of an incomplete frame.
     pub(super) fn interrupted(&mut self) {
         self.arrival.iter_mut().for_each(Arrival::interrupted);
     }
 
-    /// Another peer may say otherwise what the content is made of, as long as nothing is checked.
+    /// Lets another peer restate the outline, as long as no frame is checked.
     pub(super) fn ask_another(&mut self) {
         self.interrupted();
         self.arrival.take_if(|arrival| arrival.next_frame() == 0);
     }
 
-    /// The number of the first frame that is not here.
+    /// Returns the number of the first missing frame.
     pub(super) fn next_frame(&self) -> u64 {
         self.arrival.as_ref().map_or(0, Arrival::next_frame)
     }
 
-    /// What is to be asked for, with the body of content up to this length.
+    /// Returns the request for the missing frames; of content above this length it wants only the
+    /// head.
     pub(super) fn want(&self, body_bytes_max: u64) -> Want {
         Want {
             id: self.id,
@@ -129,7 +128,7 @@ impl Transfer {
         }
     }
 
-    /// Asks over a stream and takes what comes.
+    /// Sends a request over a stream and receives the answer.
     pub(super) async fn over_stream(
         &mut self,
         peer: PeerId,
@@ -144,7 +143,7 @@ impl Transfer {
         self.take_answer(peer, line, gate, Some(begin)).await
     }
 
-    /// Takes the answer to what was asked for, `begin` ago.
+    /// Receives the answer to a request that was sent at `begin`.
     pub(super) async fn take_answer(
         &mut self,
         peer: PeerId,
@@ -180,8 +179,8 @@ impl Transfer {
         self.ended(peer)
     }
 
-    /// Takes the frames that are missing from a stream, if they are many, and checks each on the
-    /// way, while its bytes are in the cache: giving them to another thread takes more than that.
+    /// Reads whole frames from a stream, if the content has several, and checks each while its
+    /// bytes are in the cache: passing them to another thread takes longer.
     async fn frames_of_stream(
         &mut self,
         peer: PeerId,
@@ -201,7 +200,7 @@ impl Transfer {
         ended.map_err(|left| self.left(peer, left))
     }
 
-    /// Asks over a direct channel and takes what comes; on a thread that may wait.
+    /// Sends a request over a direct channel and receives the answer. It blocks its thread.
     pub(super) fn over_channel(
         &mut self,
         peer: PeerId,
@@ -235,7 +234,7 @@ impl Transfer {
         self.ended(peer)
     }
 
-    /// The same from a direct channel, record by record as they are decrypted.
+    /// Reads whole frames from a direct channel, record by record as they are decrypted.
     fn frames_of_channel(
         &mut self,
         peer: PeerId,
@@ -285,7 +284,7 @@ impl Transfer {
         }
     }
 
-    /// Takes the head of an answer; says whether the bytes follow.
+    /// Checks the head of an answer, and returns whether the bytes follow.
     fn take_head(&mut self, peer: PeerId, answer: ContentAnswer) -> Result<bool, FetchError> {
         let id = self.id;
         let ContentAnswer::Content {
@@ -316,7 +315,7 @@ impl Transfer {
         Ok(follows)
     }
 
-    /// How many bytes to read next, a frame at most; none at the end.
+    /// Returns how many bytes to read next, at most a frame; none at the end.
     fn next_length(&self, gate: &Gate) -> Option<usize> {
         let arrival = self.arrival.as_ref()?;
         let left = usize::try_from(arrival.missing()).unwrap_or(usize::MAX);
@@ -343,8 +342,8 @@ impl Transfer {
     }
 }
 
-/// Has a thread bring the rest over a direct channel. Dropped before the end, the direct channel
-/// ends with it: the thread learns it at once, and so does the sender.
+/// Fetches the rest over a direct channel on a blocking thread. If the future is dropped, the
+/// channel ends, so that the thread and the sender stop at once.
 pub(super) async fn on_a_thread(
     mut transfer: Transfer,
     peer: PeerId,
@@ -369,13 +368,13 @@ pub(super) async fn on_a_thread(
     moved
 }
 
-/// Reads from a stream that gives something every so often. One timer serves all its reads: they
-/// are tens of thousands in a gigabyte.
+/// Reads from a stream, and fails if it is silent for [`SILENCE_MAX`]. One timer serves all reads,
+/// because a gigabyte takes tens of thousands.
 struct Patient<'l> {
     line: &'l mut TensorStream,
     timer: Pin<Box<Sleep>>,
     heard: Instant,
-    /// None of it before there is a frame to fill: small contents are many.
+    /// Empty until there is a frame to fill, because many contents are small.
     piece: Vec<u8>,
 }
 
@@ -389,7 +388,7 @@ impl<'l> Patient<'l> {
         }
     }
 
-    /// Reads what there is, at least a byte, to a part of the piece.
+    /// Reads at least one byte into a part of the piece.
     async fn read(&mut self, part: Range<usize>) -> Result<usize, WireError> {
         let read = poll_fn(|context| self.poll_read(context, part.clone())).await;
         match read? {
@@ -418,7 +417,7 @@ impl<'l> Patient<'l> {
         Poll::Pending
     }
 
-    /// Fills a frame; what was waited for at the gate is no silence.
+    /// Fills a frame. Waiting at the gate does not count as silence.
     async fn fill(&mut self, frame: &mut Frame<'_>, gate: &mut Gate) -> Result<(), WireError> {
         self.piece.resize(PIECE_BYTES, 0);
         while frame.missing() > 0 {
@@ -439,7 +438,7 @@ impl<'l> Patient<'l> {
     }
 }
 
-/// The same from a direct channel.
+/// Fills a frame from a direct channel.
 fn fill(channel: &mut Channel, frame: &mut Frame<'_>, gate: &mut Gate) -> Result<(), WireError> {
     while frame.missing() > 0 {
         let piece = gate.piece(frame.missing());
@@ -449,7 +448,7 @@ fn fill(channel: &mut Channel, frame: &mut Frame<'_>, gate: &mut Gate) -> Result
     Ok(())
 }
 
-/// Puts a frame that was filled to those that are right, if it is.
+/// Checks a filled frame and adds it to `right`.
 fn kept(
     frame: Frame<'_>,
     filled: Result<(), WireError>,
