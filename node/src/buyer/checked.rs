@@ -1,7 +1,8 @@
-//! Plans that were shown, so that a submission can be held to one.
+//! Plans that a user has seen, so that a submission can be held to one.
 //!
-//! A plan's hash says what runs where at what price a second, not for how long. So what a job costs
-//! is held against what was shown, and where the hash is another, its time too.
+//! The hash of a plan covers its parts, providers and prices a second, but no times. So a
+//! submission also compares the price of the job with the plan that the user saw and, if the hash
+//! differs, its time.
 
 use std::fs;
 use std::path::Path;
@@ -13,45 +14,45 @@ use souk_memory::ContentId;
 use super::Quote;
 use crate::folder::config::{self, ConfigError, FORMAT};
 
-/// Where shown plans are remembered, in the folder of the market.
+/// The folder of plans that users have seen, in the folder of the market.
 pub const PLANS_FOLDER: &str = "buyer/plans";
 
-/// Plans remembered; a plan is submitted soon or not at all.
+/// How many plans are remembered; a plan is submitted soon or not at all.
 const PLANS_MAX: usize = 256;
 
 /// The fewest digits of a hash that name a plan.
 const DIGITS_MIN: usize = 8;
 
-/// A plan as it was shown.
+/// A plan as the user saw it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShownPlan {
     /// The version of the file.
     pub format: u32,
     /// The plan's hash.
     pub hash: ContentId,
-    /// What the job is about.
+    /// The id of the model and its inputs.
     pub subject: ContentId,
-    /// What it was to cost.
+    /// The planned price.
     pub price: Credits,
-    /// What it was to take, in seconds.
+    /// The planned time, in seconds.
     pub seconds: f64,
 }
 
-/// Why a job is not submitted under a plan.
+/// Why a plan rules out the submission of a job.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanRefusal {
-    /// No such plan was shown here, and the plan of now is another.
+    /// No such plan is known here, and the current plan has another hash.
     #[error("plan {wanted} was not made in this folder, and the plan of now is {found}")]
     Unknown {
-        /// The hash given.
+        /// The requested hash.
         wanted: String,
-        /// The hash of the plan as the book stands.
+        /// The hash of the current plan.
         found: ContentId,
     },
     /// The plan is for another model or other inputs.
     #[error("plan {wanted} is for another model or other inputs")]
     Subject {
-        /// The hash given.
+        /// The requested hash.
         wanted: String,
     },
     /// The price rose beyond the limit.
@@ -64,7 +65,7 @@ pub enum PlanRefusal {
         now: f64,
         /// Credits when it was planned.
         then: f64,
-        /// How much more is allowed.
+        /// The allowed increase, in per cent.
         percent: f64,
     },
     /// The time rose beyond the limit.
@@ -77,12 +78,12 @@ pub enum PlanRefusal {
         now: f64,
         /// Seconds when it was planned.
         then: f64,
-        /// How much more is allowed.
+        /// The allowed increase, in per cent.
         percent: f64,
     },
 }
 
-/// The one remembered plan whose hash begins so.
+/// Returns the one remembered plan whose hash begins with these digits.
 fn shown(folder: &Path, begins: &str) -> Option<ShownPlan> {
     let entries = fs::read_dir(folder).ok()?.flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -94,7 +95,7 @@ fn shown(folder: &Path, begins: &str) -> Option<ShownPlan> {
 }
 
 impl ShownPlan {
-    /// A quote as it is shown.
+    /// Returns the record of a quote that a user sees.
     pub fn new(quote: &Quote, subject: ContentId) -> ShownPlan {
         ShownPlan {
             format: FORMAT,
@@ -105,10 +106,10 @@ impl ShownPlan {
         }
     }
 
-    /// Remembers it below `folder`.
+    /// Stores the plan below `folder`.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// When the file system refuses.
     pub fn remember(&self, folder: &Path) -> Result<(), ConfigError> {
         let failed = |source| ConfigError::File {
             path: folder.to_owned(),
@@ -119,11 +120,11 @@ impl ShownPlan {
         config::write(&folder.join(format!("{}.json", self.hash)), self)
     }
 
-    /// Holds it against the plan whose hash is `wanted` or begins so, which may cost and take
-    /// `percent` more.
+    /// Compares this plan with the one whose hash is `wanted` or begins with it. It may cost and
+    /// take `percent` more.
     ///
     /// # Errors
-    /// What has moved.
+    /// [`PlanRefusal`]: the difference that is too large.
     pub fn check(&self, folder: &Path, wanted: &str, percent: f64) -> Result<(), PlanRefusal> {
         let is_name =
             wanted.len() >= DIGITS_MIN && wanted.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -151,7 +152,7 @@ impl ShownPlan {
                 percent,
             });
         }
-        // The same devices take as long as they take: only what they were measured at has changed.
+        // The same devices take as long as before: only their measurement changed.
         if !is_same && self.seconds > then.seconds * most {
             return Err(PlanRefusal::Time {
                 now: self.seconds,
@@ -163,7 +164,7 @@ impl ShownPlan {
     }
 }
 
-/// Makes room by removing the file that was written first.
+/// Removes the oldest file if there are too many.
 fn forget_oldest(folder: &Path) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut files: Vec<_> = entries
@@ -171,7 +172,7 @@ fn forget_oldest(folder: &Path) {
         .collect();
     if files.len() >= PLANS_MAX {
         files.sort();
-        // What stays is removed another time.
+        // A later call removes a file that this one could not.
         let _ = fs::remove_file(&files[0].1);
     }
 }

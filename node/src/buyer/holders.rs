@@ -1,7 +1,7 @@
-//! Which of the providers that have a content the buyer asks for it.
+//! Decides in which order a buyer asks the providers that hold a content.
 //!
-//! An id names the bytes, so they are the same from each: they are asked for where they come from
-//! soonest, by what was seen of the ways, and of the others where that one has gone.
+//! An id names the bytes, so every holder has the same: the buyer first asks the holder with the
+//! fastest measured link, and the others if that one fails.
 
 use std::time::Duration;
 
@@ -11,10 +11,11 @@ use souk_market::AccountKey;
 use crate::content::links::Links;
 use crate::folder::key;
 
-/// What is made counts as this long where ways are compared: how long it is, only its maker knows.
+/// The length by which links are compared: only the maker of an output knows its real length.
 const USUAL_BYTES: f64 = (1 << 20) as f64;
 
-/// Whom to ask, in this order; of those of whom nothing was seen, in the order given.
+/// Returns the holders by their expected time; those without a measurement come last, in the given
+/// order.
 pub(super) fn in_order(
     holders: &[AccountKey],
     here: AccountKey,

@@ -1,5 +1,5 @@
-//! What the core of a job wants planned: a graph of what is left, a quote for it over the book, and
-//! the plan in the core's words.
+//! Plans for the core of a job: takes the graph of the remaining work, quotes it over the book, and
+//! converts the quote into the core's plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,20 +23,20 @@ use super::{Buyer, QuoteError};
 use crate::buyer::job::{Job, Limits};
 use crate::device::stated;
 
-/// Plans one job, and knows the plans that it bought.
+/// Plans one job, and remembers the plans that it bought.
 pub(super) struct Planner {
     buyer: Buyer,
     graph: Graph,
     /// The content id of the model.
     model: ContentId,
-    /// The inputs of one request: all have the same shapes, but for steps of a session.
+    /// The inputs of one request: all requests have the same shapes, except steps of a session.
     inputs: BTreeMap<String, Tensor>,
     limits: Limits,
-    /// Its place among the buyer's jobs, from the first plan until that is bought.
+    /// The job's place among the buyer's jobs, from the first plan until its purchase.
     turn: Option<Arc<Turn>>,
     weights: BTreeMap<ContentId, Weight>,
     bought: BTreeMap<ContentId, Quote>,
-    /// What was planned last.
+    /// The last quote.
     next: Option<Quote>,
 }
 
@@ -50,7 +50,7 @@ pub(super) enum PlanError {
 }
 
 impl Planner {
-    /// For a job over its whole graph.
+    /// Returns a planner of a job's whole graph.
     pub(super) fn new(buyer: &Buyer, job: &Job, graph: Graph) -> Planner {
         Planner {
             buyer: buyer.clone(),
@@ -67,8 +67,8 @@ impl Planner {
         }
     }
 
-    /// How many times as many bytes a request brings as the inputs that are planned with: a step of
-    /// a session may be of many tokens.
+    /// Returns how many times as many bytes a request has as the planned inputs: a step of a
+    /// session may have many tokens.
     pub(super) fn size(&self, brought: &BTreeMap<String, Tensor>) -> u32 {
         let bytes = |tensor: &Tensor| tensor.bytes().len();
         let planned = brought.keys().filter_map(|name| self.inputs.get(name));
@@ -77,12 +77,12 @@ impl Planner {
         u32::try_from(brought.div_ceil(planned.max(1))).unwrap_or(u32::MAX)
     }
 
-    /// The whole of what the job runs.
+    /// Returns the whole graph of the job.
     pub(super) fn graph(&self) -> &Graph {
         &self.graph
     }
 
-    /// Takes a quote that was just made; the plan of it.
+    /// Stores a new quote and returns its plan.
     pub(super) fn take(&mut self, quote: Quote) -> Plan {
         let mut plan = plan_of(&quote);
         if self.limits.sequences > 0 {
@@ -94,7 +94,7 @@ impl Planner {
         plan
     }
 
-    /// What was planned last is bought.
+    /// Records that the job bought the last plan.
     pub(super) fn on_bought(&mut self) {
         if let Some(turn) = self.turn.take() {
             turn.over();
@@ -104,15 +104,15 @@ impl Planner {
         }
     }
 
-    /// The content id of the model, and what was bought, if that is all of the job and was bought
-    /// at once.
+    /// Returns the content id of the model, and its only purchase, if the job bought leases exactly
+    /// once.
     pub(super) fn bought_at_once(&self) -> Option<(&ContentId, &Quote)> {
         let mut bought = self.bought.values();
         let only = bought.next().filter(|_| bought.next().is_none())?;
         Some((&self.model, only))
     }
 
-    /// A graph or weights of the job, by id.
+    /// Returns a graph or weights of the job by id.
     pub(super) fn content(&self, id: &ContentId) -> Option<Bytes> {
         let quotes = self.bought.values().chain(&self.next);
         let mut parts = quotes.flat_map(|quote| &quote.parts);
@@ -121,7 +121,7 @@ impl Planner {
             .or_else(|| self.weights.get(id)?.read())
     }
 
-    /// Plans some work over the book as it stands.
+    /// Plans some work over the current book.
     pub(super) fn plan(
         &mut self,
         wanted: &PlanRequest,
@@ -155,7 +155,7 @@ impl Planner {
         }
     }
 
-    /// The graph of some work.
+    /// Returns the graph of some work.
     fn graph_of(&self, work: &Work) -> Result<Graph, RestError> {
         match work {
             Work::Rest(values) if values.is_empty() => Ok(self.graph.clone()),
@@ -172,7 +172,7 @@ impl Planner {
         }
     }
 
-    /// Values that are here.
+    /// Reads values from the store.
     fn tensors(
         &self,
         values: &[(String, ContentId)],
@@ -188,7 +188,7 @@ impl Planner {
 }
 
 impl PlanError {
-    /// The same in the core's words, and whether it may be otherwise a moment later.
+    /// Converts the error into the core's words, and returns whether it may pass in a moment.
     pub(super) fn no_plan(&self) -> (NoPlan, bool) {
         let (kind, passes) = match self {
             PlanError::Rest(_) => (NoPlanKind::Rest, false),
@@ -207,7 +207,7 @@ impl PlanError {
     }
 }
 
-/// A quote in the core's words.
+/// Converts a quote into the core's plan.
 pub(super) fn plan_of(quote: &Quote) -> Plan {
     let firsts = quote.plan.offers();
     let leg = |offer: usize, twin_of| PlanLeg {
@@ -229,8 +229,8 @@ pub(super) fn plan_of(quote: &Quote) -> Plan {
     }
 }
 
-/// Takes states out of what parts read and give. No request is like another, so none is judged by
-/// the plan's figures.
+/// Removes states from the inputs and outputs of parts. Requests of a session differ, so the plan's
+/// figures judge none of them.
 fn keep_states(plan: &mut Plan, quote: &Quote) {
     let graph = &quote.graph;
     let states = graph.states();
@@ -244,10 +244,10 @@ fn keep_states(plan: &mut Plan, quote: &Quote) {
     }
 }
 
-/// Says which inputs a request may leave out, and which part's output they are then.
+/// States which inputs a request may omit, and which part's output then replaces each.
 fn feed(plan: &mut Plan, quote: &Quote) {
     if !quote.seconds.is_empty() {
-        // What is run twice is compared before anything goes on with it.
+        // The job compares parts that run twice before it uses their outputs.
         return;
     }
     let graph = &quote.graph;
@@ -272,7 +272,7 @@ fn plan_part(quote: &Quote, firsts: &[usize], part: &Subgraph) -> PlanPart {
     let planned = &quote.plan.parts[part.part];
     let place = firsts.iter().position(|offer| *offer == planned.offer);
     let place = place.expect("each part runs on an offer of the plan");
-    // Parts are numbered in the order in which they can run.
+    // Parts are numbered in an order in which they can run.
     let number = |of: usize| {
         let number = quote.parts.iter().position(|other| other.part == of);
         u32::try_from(number.expect("a cut names its own parts")).expect("parts are few")

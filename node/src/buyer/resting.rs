@@ -1,10 +1,10 @@
-//! A bid of a buyer's own price that rests in the book until an ask comes, and the job that waits
-//! for the lease it buys.
+//! A bid at the buyer's own price that rests in the book until an ask matches it, and the job that
+//! waits for the resulting lease.
 //!
-//! A job buys at the price of the asks it was planned over, all or nothing. Below that price there
-//! is nothing to buy at once: the bid rests, under the job's id, and whoever lowers its price or
-//! comes anew sells to it. The job then takes the lease that is there under its id, as it does
-//! after a purchase whose answer was lost.
+//! A job buys all its leases at the prices of the planned asks, or none. Below these prices no ask
+//! is for sale at once: the bid rests under the job's id, until a provider lowers its price or a
+//! new ask matches. The job then uses the lease under its id, as it does after a purchase whose
+//! answer was lost.
 
 use souk_market::{
     Acceptance, Bid, Command, Credits, JobId, Lease, LeaseState, Limit, Millis, OrderId, Price,
@@ -19,42 +19,41 @@ use super::quote::Quote;
 use crate::client::broker::BrokerError;
 use crate::client::trader::TradeError;
 
-/// What a buyer bids.
+/// A bid at the buyer's own price.
 #[derive(Clone, Copy, Debug)]
 pub struct OwnPrice {
-    /// The most for a device-second.
+    /// The highest price of a device-second.
     pub price: Price,
     /// When the bid leaves the book.
     pub until: Millis,
-    /// Spot leases with at most so much notice may be displaced for it.
+    /// The bid may displace spot leases with at most this much notice.
     pub displace: Millis,
 }
 
 /// Why a bid does not rest.
 #[derive(Debug, thiserror::Error)]
 pub enum RestingError {
-    /// The plan is none of one lease.
+    /// The plan does not have exactly one lease.
     #[error("a bid that rests buys one lease, the plan has {0}")]
     Leases(usize),
-    /// The budget does not hold it.
+    /// The budget is smaller than the escrow.
     #[error(transparent)]
     Budget(Reason),
-    /// The market did not take it.
+    /// The market refused the bid.
     #[error(transparent)]
     Trade(#[from] TradeError),
 }
 
 impl Quote {
-    /// What its leases would hold until they are settled, within what is left of a budget, and how
-    /// long they are.
+    /// Returns the escrow of its leases, within the rest of a budget, and their length.
     ///
     /// # Errors
-    /// When the budget does not hold the shortest of them.
+    /// When the budget is smaller than the escrow of the shortest leases.
     pub fn holds(&self, budget: Option<Credits>) -> Result<(Credits, Millis), Reason> {
         holds(&plan_of(self), budget)
     }
 
-    /// The same plan where its leases cost a price of the buyer's own.
+    /// Replaces the prices of its offers by the buyer's own price.
     #[must_use]
     pub fn at(mut self, price: Price) -> Quote {
         for offer in self.plan.offers() {
@@ -65,8 +64,7 @@ impl Quote {
 }
 
 impl Buyer {
-    /// Puts a bid for the lease of a plan into the book; what it holds, and its number where it
-    /// rests. Without one it was matched at once.
+    /// Places a bid for the lease of a plan in the book. Returns its order id and its escrow.
     ///
     /// # Errors
     /// [`RestingError`].
@@ -100,11 +98,11 @@ impl Buyer {
         }
     }
 
-    /// Ends once a bid under this id is matched: its lease, which runs or waits for the one that it
-    /// displaced.
+    /// Waits until a bid under this id matches, and returns its lease, which runs or waits for the
+    /// lease that it displaced.
     ///
     /// # Errors
-    /// When the market is not reached.
+    /// When no validator answers.
     pub async fn filled(&self, job: JobId) -> Result<Lease, BrokerError> {
         let is_there = |lease: &Lease| match lease.state {
             LeaseState::Waiting { .. } => true,
@@ -113,10 +111,10 @@ impl Buyer {
         self.lease_of(job, is_there).await
     }
 
-    /// Ends once the lease of a matched bid runs, or is over without.
+    /// Waits until the lease of a matched bid runs, or ends without running.
     ///
     /// # Errors
-    /// When the market is not reached.
+    /// When no validator answers.
     pub async fn begun(&self, job: JobId) -> Result<Lease, BrokerError> {
         let is_waiting = |lease: &Lease| matches!(lease.state, LeaseState::Waiting { .. });
         self.lease_of(job, |lease| !is_waiting(lease)).await
@@ -139,10 +137,11 @@ impl Buyer {
         }
     }
 
-    /// Takes a bid out of the book; what returned, or none where it was matched before.
+    /// Cancels a bid. Returns the released credits, or none if it was matched before; then its
+    /// lease ends.
     ///
     /// # Errors
-    /// When the market did not do it.
+    /// When the market did not carry out the command.
     pub async fn withdraw_bid(
         &self,
         order: OrderId,
@@ -155,7 +154,7 @@ impl Buyer {
                 for lease in self.broker().job_leases(self.account(), &[job]).await? {
                     let end = Command::EndLease { lease: lease.id };
                     match self.trader.submit_one(end).await {
-                        // It is over already.
+                        // The lease has already ended.
                         Ok(_) | Err(TradeError::Refused(_)) => {}
                         Err(error) => return Err(error),
                     }

@@ -1,9 +1,10 @@
-//! How long a job takes, in three parts, planned beside measured.
+//! How long a job takes, in three parts, planned and measured.
 //!
-//! Upload is from the purchase of leases until their providers have all they need. Compute is from
-//! the first part that runs to the last that is done, with the tensors that travel between. All
-//! else is waiting: for the market, for providers that get ready, for outputs and receipts. Beside
-//! them stands what the devices' time costs: planned by what providers state, paid by what it took.
+//! Upload lasts from the purchase of leases until their providers have all their inputs. Compute
+//! lasts from the start of the first part to the end of the last, including the tensors that travel
+//! between. All else is waiting: for the market, for providers that prepare, for outputs and
+//! receipts. The price of the devices' time is either planned by the providers' statements or paid
+//! for the actual time.
 
 use std::time::{Duration, Instant};
 
@@ -13,20 +14,20 @@ use souk_scheduler::execution::timeline::{SpanKind, Timeline};
 
 use super::Quote;
 
-/// The parts, in seconds.
+/// The three parts, in seconds, and the price.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Times {
-    /// Until the providers have all they need.
+    /// Until the providers have all their inputs.
     pub upload: f64,
-    /// For anything else.
+    /// Everything else.
     pub wait: f64,
     /// From the first part to the last.
     pub compute: f64,
-    /// What the devices' time costs, in micro-credits.
+    /// The price of the devices' time, in micro-credits.
     pub price: u64,
 }
 
-/// What a job's events say of its times.
+/// Measures a job's times by its events.
 #[derive(Clone, Copy, Debug)]
 pub struct Watch {
     begun: Instant,
@@ -39,7 +40,7 @@ pub struct Watch {
 }
 
 impl Times {
-    /// By a plan, and by what earlier jobs at its providers took beside that.
+    /// Returns the times of a plan, with the overheads of earlier jobs at its providers.
     #[must_use]
     pub fn planned(quote: &Quote) -> Times {
         let overheads = quote.overheads;
@@ -51,20 +52,20 @@ impl Times {
         }
     }
 
-    /// The whole.
+    /// Returns the whole time, in seconds.
     #[must_use]
     pub fn all(&self) -> f64 {
         self.upload + self.wait + self.compute
     }
 
-    /// The same where so much was paid.
+    /// Replaces the price by the amount that the buyer paid.
     #[must_use]
     pub fn paid(self, price: u64) -> Times {
         Times { price, ..self }
     }
 
-    /// The same where compute is as its devices say: by their own clocks, not by when the buyer
-    /// heard of it.
+    /// Replaces compute by the time on the devices' own clocks, because the buyer learns of it
+    /// later.
     #[must_use]
     pub fn by_devices(self, timeline: &Timeline) -> Times {
         let computed = timeline.spans().iter();
@@ -82,7 +83,7 @@ impl Times {
         }
     }
 
-    /// As a JSON value.
+    /// Returns the times as a JSON value.
     #[must_use]
     pub fn to_json(self) -> Value {
         json!({
@@ -92,7 +93,7 @@ impl Times {
         })
     }
 
-    /// Upload, wait, compute and the whole.
+    /// Returns upload, wait, compute and the whole, in seconds.
     #[must_use]
     pub fn rows(self) -> [f64; 4] {
         [self.upload, self.wait, self.compute, self.all()]
@@ -100,7 +101,7 @@ impl Times {
 }
 
 impl Watch {
-    /// From now on.
+    /// Starts measuring now.
     #[must_use]
     pub fn start() -> Watch {
         Watch {
@@ -114,7 +115,7 @@ impl Watch {
         }
     }
 
-    /// Something happened at that moment.
+    /// Records an event of the job.
     pub fn on_event(&mut self, event: &JobEvent, now: Instant) {
         match event {
             JobEvent::Leased { .. } => {
@@ -131,7 +132,7 @@ impl Watch {
         }
     }
 
-    /// What was measured up to that moment.
+    /// Returns the times measured up to `now`.
     #[must_use]
     pub fn measured(mut self, now: Instant) -> Times {
         self.close();
@@ -145,7 +146,7 @@ impl Watch {
         }
     }
 
-    /// An attempt is over.
+    /// Adds the times of an attempt that ended.
     fn close(&mut self) {
         let bought = self.bought.take();
         let uploaded = self.uploaded.take().zip(bought);
@@ -153,7 +154,7 @@ impl Watch {
             self.upload += uploaded.duration_since(bought);
         }
         let began = self.running.take();
-        // What a provider computes while another still fetches counts once.
+        // Time in which one provider computes while another still fetches counts once.
         let began = began.map(|began| uploaded.map_or(began, |(uploaded, _)| began.max(uploaded)));
         if let Some((began, done)) = began.zip(self.done.take()) {
             self.compute += done.saturating_duration_since(began);

@@ -1,28 +1,28 @@
-//! A job that ended otherwise than its caller wanted.
+//! A job that did not end as its caller wanted.
 
 use souk_market::JobId;
 use souk_roles::job::{End, Reason, Spending};
 
 use super::JobResult;
 
-/// A job that was not done.
+/// A job that ended early.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", self.why())]
 pub struct UnfinishedJob {
     /// How it ended.
     pub how: End,
-    /// What had failed before and was done without, in order.
+    /// Earlier failures from which the job recovered, in order.
     pub before: Vec<Reason>,
-    /// What it has cost, if the market could be asked.
+    /// The cost of the job, if a validator answered.
     pub spending: Option<Spending>,
-    /// How many leases were ended before their time.
+    /// How many leases the buyer ended early.
     pub leases_ended: u32,
-    /// What was done and paid for all the same.
+    /// The results that were computed and paid for.
     pub done: JobResult,
 }
 
 impl UnfinishedJob {
-    /// Why, for people.
+    /// Returns the reason as a sentence.
     #[must_use]
     pub fn why(&self) -> String {
         match &self.how {
@@ -31,7 +31,7 @@ impl UnfinishedJob {
         }
     }
 
-    /// Why, as a word that never changes its meaning.
+    /// Returns the reason as a code whose meaning never changes.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match &self.how {
@@ -40,7 +40,7 @@ impl UnfinishedJob {
         }
     }
 
-    /// A job that ended before anything was bought.
+    /// Returns a job that ended before any purchase.
     pub(super) fn at_once(job: JobId, reason: Reason) -> Box<UnfinishedJob> {
         Box::new(UnfinishedJob {
             how: End::Failed(reason),

@@ -1,4 +1,4 @@
-//! An account that trades: signs commands and brings them to the market.
+//! An account that trades: it signs commands and submits them to the market.
 
 use souk_market::{Acceptance, AccountKey, Command, Credits, MarketId, Name, Refusal};
 use souk_roles::market::client::Reply;
@@ -7,7 +7,7 @@ use crate::client::broker::{Broker, BrokerError};
 use crate::folder::key::NodeKey;
 use crate::protocols::market::Answer;
 
-/// Signs for one account; clones share its nonces.
+/// Signs for one account. Clones share its nonces.
 #[derive(Clone)]
 pub struct Trader {
     key: NodeKey,
@@ -15,48 +15,48 @@ pub struct Trader {
     broker: Broker,
 }
 
-/// Why commands were not carried out.
+/// Why the market did not carry out commands.
 #[derive(Debug, thiserror::Error)]
 pub enum TradeError {
-    /// The market was not reached.
+    /// No validator answered.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// They may have been carried out or may not, and may yet be until the batch expires, a minute
-    /// after it was signed: the log says which.
+    /// The market may have carried the commands out, or may yet do so until the batch expires, a
+    /// minute after its signature. The log has the result.
     #[error(
         "no validator said what became of it, and it may still be done within a minute: look \
          before you command it again ({0})"
     )]
     Uncertain(BrokerError),
-    /// A new account's first credits are not there, and nobody said why.
+    /// A new account does not have its first credits, and no validator states why.
     #[error(
         "{account} does not have its first credits, and no validator said why: look at its \
          balance before you give them again ({cause})"
     )]
     Endowment {
-        /// The account.
+        /// The new account.
         account: AccountKey,
-        /// What the validators said.
+        /// The last error of a validator.
         cause: BrokerError,
     },
-    /// A command was refused.
+    /// The market refused a command.
     #[error("the market refused: {0}")]
     Refused(#[from] Refusal),
-    /// The batch is larger than the log takes.
+    /// The batch is larger than the log accepts.
     #[error("the commands are {bytes} bytes; at most {bytes_max} go into one batch: send fewer")]
     TooLarge {
-        /// Their size.
+        /// The size of the commands, in bytes.
         bytes: u64,
-        /// The most that is taken.
+        /// The largest accepted size, in bytes.
         bytes_max: u64,
     },
-    /// The batch was not taken for one.
+    /// The market does not accept the batch as valid.
     #[error("the market does not take this node's commands: {0}")]
     Invalid(String),
 }
 
 impl Trader {
-    /// Trades for `key` in `market` by way of `broker`.
+    /// Returns a trader that signs with `key` in `market` through `broker`.
     pub fn new(key: NodeKey, market: MarketId, broker: Broker) -> Trader {
         let broker = broker.for_account(AccountKey(key.public()));
         broker.client.sign_for(key.clone(), market);
@@ -67,30 +67,30 @@ impl Trader {
         }
     }
 
-    /// The account.
+    /// Returns the account.
     pub fn account(&self) -> AccountKey {
         AccountKey(self.key.public())
     }
 
-    /// The account's key.
+    /// Returns the account's key.
     pub fn key(&self) -> &NodeKey {
         &self.key
     }
 
-    /// The market traded in.
+    /// Returns the market's id.
     pub fn market(&self) -> MarketId {
         self.market
     }
 
-    /// The way to the market.
+    /// Returns the broker, which reaches the market.
     pub fn broker(&self) -> &Broker {
         &self.broker
     }
 
-    /// Carries out commands under one signature: one result a command.
+    /// Submits commands under one signature, and returns one result per command.
     ///
     /// # Errors
-    /// When no validator took them in, or none said what became of them.
+    /// When no validator received them, or none knows their result.
     pub async fn submit(
         &self,
         commands: Vec<Command>,
@@ -109,18 +109,21 @@ impl Trader {
         }
     }
 
-    /// Carries out one command.
+    /// Submits one command.
+    ///
+    /// # Errors
+    /// As [`Trader::submit`], and when the market refuses the command.
     pub async fn submit_one(&self, command: Command) -> Result<Acceptance, TradeError> {
         let mut results = self.submit(vec![command]).await?;
         let result = results.pop().ok_or(BrokerError::Confused)?;
         Ok(result?)
     }
 
-    /// Opens the account under `name`, unless it is open. To register twice does nothing more than
-    /// to register once, so where an answer was lost it is done anew.
+    /// Opens the account under `name`, unless it is open. If an answer is lost, this retries,
+    /// because registering twice has the same effect as once.
     ///
     /// # Errors
-    /// As [`Trader::submit`], and when it is refused.
+    /// As [`Trader::submit`], and when the market refuses.
     pub async fn register(&self, name: Name) -> Result<(), TradeError> {
         let register = || self.submit_one(Command::Register { name: name.clone() });
         let mut registered = register().await;
@@ -137,11 +140,11 @@ impl Trader {
         }
     }
 
-    /// Gives a new account its first credits, as the operator, and once: where nobody says what
-    /// became of them, its balance does.
+    /// Deposits a new account's first credits once, as the operator. If the result is uncertain,
+    /// this checks the account's balance.
     ///
     /// # Errors
-    /// As [`Trader::submit`], and when the account does not have them.
+    /// As [`Trader::submit`], and when the account does not have the credits.
     pub async fn endow(&self, account: AccountKey, amount: Credits) -> Result<(), TradeError> {
         let given = self.submit_one(Command::Deposit { account, amount }).await;
         let cause = match given {

@@ -1,5 +1,5 @@
-//! Contents that go along with the words that name them: who hears of a short one has it already,
-//! and need not ask.
+//! Contents that travel with the messages that name them: the receiver of a short content need not
+//! request it.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +12,14 @@ use souk_roles::access::Scope;
 use super::links::Carrier;
 use super::transfers::{FetchedContent, Tensors};
 
-/// Bytes that go along with a word to a provider at most.
+/// The most bytes that travel with a message to a provider.
 pub(crate) const TO_PROVIDER_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes that go along with a word to a buyer at most: the logits of a row.
+/// The most bytes that travel with a message to a buyer: the logits of a row.
 pub(crate) const TO_BUYER_BYTES_MAX: usize = 1 << 20;
 
-/// Contents of a request that may go along. Those of a job's first are asked for as ever: that
-/// measures the way between the two, by which the next job is planned.
+/// Returns the contents of a request that may travel with a message. Providers fetch those of a
+/// job's first request as usual, which measures the link for the next job's plan.
 pub(crate) fn of_request(request: u32, contents: Vec<ContentId>) -> Vec<ContentId> {
     match request {
         0 => Vec::new(),
@@ -27,17 +27,17 @@ pub(crate) fn of_request(request: u32, contents: Vec<ContentId>) -> Vec<ContentI
     }
 }
 
-/// A word as it travels, with contents that it names.
+/// A message, with contents that it names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WordWith<W> {
-    /// The word.
+    /// The message itself.
     pub word: W,
-    /// What goes along.
+    /// The contents, each with its id.
     pub contents: Vec<(ContentId, Bytes)>,
 }
 
 impl<W> WordWith<W> {
-    /// A word by itself.
+    /// Returns a message without contents.
     pub const fn alone(word: W) -> Self {
         Self {
             word,
@@ -46,7 +46,7 @@ impl<W> WordWith<W> {
     }
 }
 
-/// What came along and was not asked for yet, by who said it.
+/// Contents that came with messages and wait for their use, by sender.
 #[derive(Debug)]
 pub(crate) struct CameAlong<S>(BTreeMap<ContentId, (S, Bytes)>);
 
@@ -57,7 +57,7 @@ impl<S> Default for CameAlong<S> {
 }
 
 impl<S: Copy + PartialEq> CameAlong<S> {
-    /// Keeps those of some contents that were named.
+    /// Keeps those contents that the message named.
     pub(crate) fn keep(
         &mut self,
         from: S,
@@ -72,20 +72,20 @@ impl<S: Copy + PartialEq> CameAlong<S> {
         }
     }
 
-    /// A content that came along, and from whom; once.
+    /// Removes and returns a content and its sender.
     pub(crate) fn take(&mut self, id: &ContentId) -> Option<(S, Bytes)> {
         self.0.remove(id)
     }
 
-    /// Whoever said it is gone.
+    /// Drops the contents of a sender.
     pub(crate) fn forget(&mut self, from: S) {
         self.0.retain(|_, (other, _)| *other != from);
     }
 }
 
 impl Tensors {
-    /// Those of some contents that are in memory and short enough together to go along with a
-    /// word, the first ones first.
+    /// Returns the first of these contents that are in memory and together short enough to travel
+    /// with a message.
     pub(crate) fn along(
         &self,
         ids: impl IntoIterator<Item = ContentId>,
@@ -100,11 +100,11 @@ impl Tensors {
         ids.into_iter().map_while(short).collect()
     }
 
-    /// Takes in what came along with a word, as if it had been asked for; what is `passing` is not
+    /// Stores a content that came with a message, as if it was fetched. A `passing` content is not
     /// written to a disk.
     ///
     /// # Errors
-    /// [`StoreError`]: it is not what it was called, or there is no room.
+    /// [`StoreError`]: the content does not match its id, or there is no room.
     pub(crate) fn take_in(
         &self,
         (scope, peer): (Scope, PeerId),

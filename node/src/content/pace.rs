@@ -1,28 +1,29 @@
-//! How fast bytes may go: a token bucket, as the time at which the next may follow.
+//! Limits the rate of bytes: a token bucket, which stores the time at which the next byte may pass.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What may go at once after a pause: less would cost rate to timers, more would be a burst.
+/// How much may pass at once after a pause: less would cost rate because of timers, more would be a
+/// burst.
 const BURST: Duration = Duration::from_millis(20);
 
-/// Under a limit, bytes go in pieces of which at least so many go in a second.
+/// Under a limit, pieces are so short that at least this many pass in a second.
 const PIECES_PER_SECOND: u64 = 8;
 
-/// A limit in bytes a second; it says how long to wait, and waits nowhere.
+/// A limit in bytes a second. It returns how long to wait, but does not wait itself.
 #[derive(Debug)]
 pub struct Bucket {
     bytes_per_second: u64,
-    /// When what was let go so far has gone, at the limit's rate.
+    /// When all bytes so far have passed, at the limit's rate.
     clear_at: Option<Instant>,
 }
 
 impl Bucket {
-    /// A full bucket.
+    /// Returns a full bucket.
     ///
     /// # Panics
-    /// If the limit is 0: nothing would ever go.
+    /// If the limit is 0, because nothing would ever pass.
     pub fn new(bytes_per_second: u64) -> Bucket {
         assert!(bytes_per_second > 0, "a limit lets something through");
         Bucket {
@@ -31,7 +32,7 @@ impl Bucket {
         }
     }
 
-    /// Counts `bytes` that are about to go, and says how long they have to wait.
+    /// Counts `bytes` that are about to pass, and returns how long they must wait.
     pub fn take(&mut self, bytes: u64, now: Instant) -> Duration {
         let earliest = now.checked_sub(BURST).unwrap_or(now);
         let begin = self.clear_at.map_or(earliest, |at| at.max(earliest));
@@ -42,7 +43,7 @@ impl Bucket {
     }
 }
 
-/// A limit that several transfers share, or none; and how much went so far.
+/// A limit that several transfers share, or none, and a count of the bytes that passed.
 #[derive(Debug, Default)]
 pub struct Pacer {
     bucket: Option<Mutex<Bucket>>,
@@ -50,7 +51,7 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// At most so many bytes a second, if any limit is given.
+    /// Returns a pacer of this many bytes a second, or without a limit.
     pub fn new(bytes_per_second: Option<u64>) -> Pacer {
         let bucket = |limit: u64| Mutex::new(Bucket::new(limit.max(1)));
         Pacer {
@@ -59,8 +60,8 @@ impl Pacer {
         }
     }
 
-    /// How many bytes to let go at once: `most`, or less where those would take so long that the
-    /// other end gives up.
+    /// Returns how many bytes may pass at once: `most`, or less if those would take so long that
+    /// the other end times out.
     pub fn piece(&self, most: usize) -> usize {
         let Some(bucket) = &self.bucket else {
             return most;
@@ -70,7 +71,7 @@ impl Pacer {
         usize::try_from(short).unwrap_or(most).clamp(1, most)
     }
 
-    /// Bytes that were let go so far.
+    /// Returns how many bytes have passed.
     pub fn passed(&self) -> u64 {
         self.passed.load(Ordering::Relaxed)
     }
@@ -84,7 +85,7 @@ impl Pacer {
         bucket.take(bytes as u64, Instant::now())
     }
 
-    /// Waits until `bytes` may go.
+    /// Waits until `bytes` may pass.
     pub async fn pass(&self, bytes: usize) {
         let wait = self.wait(bytes);
         if !wait.is_zero() {
@@ -92,7 +93,7 @@ impl Pacer {
         }
     }
 
-    /// The same, on a thread that may wait.
+    /// Waits until `bytes` may pass, and blocks the thread.
     pub fn pass_blocking(&self, bytes: usize) {
         let wait = self.wait(bytes);
         if !wait.is_zero() {

@@ -1,4 +1,5 @@
-//! Processors that a library of ONNX Runtime reaches, and the CPU with one beside its own engines.
+//! Processors that use an ONNX Runtime library, and the CPU that uses one in addition to its own
+//! engines.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -14,18 +15,18 @@ use souk_vocabulary::profile::Profile;
 use super::{DeviceError, flatten};
 use crate::folder::config::DeviceChoice;
 
-/// What a library says of itself in the process in which it is tried.
+/// A library's description, from the process that tries it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LibraryReport {
-    /// Where it lies.
+    /// The path of the library.
     pub path: PathBuf,
-    /// The providers it has.
+    /// The execution providers of the library.
     pub providers: Vec<String>,
-    /// Threads that run since it is open.
+    /// How many threads opening the library started.
     pub threads: usize,
 }
 
-/// Opens the first processor of ONNX Runtime whose provider has `name` in its name, and measures it
+/// Opens the first processor of ONNX Runtime whose provider's name contains `name`, and measures it
 /// unless it is known.
 #[cfg(feature = "onnxruntime")]
 pub(super) fn runtime(
@@ -42,7 +43,7 @@ pub(super) fn runtime(
     }))
 }
 
-/// What the processor of a provider is and which library reaches it.
+/// Returns the identity of a provider's processor and of the library behind it.
 #[cfg(feature = "onnxruntime")]
 pub(super) fn runtime_key(name: &str) -> Result<String, DeviceError> {
     let library = souk_onnxruntime::Library::find()?;
@@ -77,7 +78,7 @@ pub(super) fn runtime(
     Err(DeviceError::NoRuntime)
 }
 
-/// The CPU with a library of ONNX Runtime beside its own engines, if one is found.
+/// Returns the CPU, with an ONNX Runtime library if souk finds one.
 #[cfg(feature = "onnxruntime")]
 pub(super) fn beside(cpu: Cpu, threads: NonZeroUsize) -> Arc<dyn Processor> {
     match souk_onnxruntime::Library::find() {
@@ -90,13 +91,13 @@ pub(super) fn beside(cpu: Cpu, threads: NonZeroUsize) -> Arc<dyn Processor> {
     }
 }
 
-/// The CPU alone: this build knows no other engine.
+/// Returns the CPU alone, because this build has no other engine.
 #[cfg(not(feature = "onnxruntime"))]
 pub(super) fn beside(cpu: Cpu, _threads: NonZeroUsize) -> Arc<dyn Processor> {
     Arc::new(cpu)
 }
 
-/// The CPU with the library that this process opened while it had files.
+/// Returns the CPU with the library that this process opened while it had access to files.
 #[cfg(all(feature = "onnxruntime", target_os = "linux"))]
 pub(super) fn opened_beside(cpu: Cpu, threads: NonZeroUsize) -> Arc<dyn Processor> {
     match souk_onnxruntime::Library::opened() {
@@ -110,12 +111,12 @@ pub(super) fn opened_beside(cpu: Cpu, _threads: NonZeroUsize) -> Arc<dyn Process
     Arc::new(cpu)
 }
 
-/// Whether a device of these is reached by a library of ONNX Runtime alone.
+/// Returns whether one of these devices is available through ONNX Runtime only.
 pub fn has_runtime(choice: &DeviceChoice) -> bool {
     any(choice, |it| matches!(it, DeviceChoice::Onnxruntime { .. }))
 }
 
-/// Whether a CPU is among these devices, which runs on a library where there is one.
+/// Returns whether a CPU is among these devices, which can use a library if there is one.
 pub fn has_cpu(choice: &DeviceChoice) -> bool {
     any(choice, |it| matches!(it, DeviceChoice::Cpu { .. }))
 }
@@ -126,7 +127,7 @@ fn any(choice: &DeviceChoice, is: impl Fn(&DeviceChoice) -> bool) -> bool {
     each.into_iter().any(is)
 }
 
-/// The library that the environment names, else the one that lies where libraries do.
+/// Returns the library that the environment names, or else the one in the usual places.
 pub fn library_path() -> Option<PathBuf> {
     #[cfg(feature = "onnxruntime")]
     return souk_onnxruntime::library_path();
@@ -134,19 +135,19 @@ pub fn library_path() -> Option<PathBuf> {
     None
 }
 
-/// Has this process use the library at `path` or none, whatever is found.
+/// Makes this process use the library at `path`, or none.
 #[cfg(feature = "onnxruntime")]
 pub fn choose_library(path: Option<&Path>) -> Result<(), DeviceError> {
     Ok(souk_onnxruntime::Library::choose(path)?)
 }
 
-/// This build uses none.
+/// Fails for any path, because this build uses no library.
 #[cfg(not(feature = "onnxruntime"))]
 pub fn choose_library(path: Option<&Path>) -> Result<(), DeviceError> {
     path.map_or(Ok(()), |_| Err(DeviceError::NoRuntime))
 }
 
-/// Opens the library this process uses, has it run something once, and says what it has.
+/// Opens the library that this process uses, runs a model once, and returns what the library has.
 #[cfg(feature = "onnxruntime")]
 pub fn reach_library() -> Result<LibraryReport, DeviceError> {
     let before = threads_here();
@@ -160,20 +161,20 @@ pub fn reach_library() -> Result<LibraryReport, DeviceError> {
     })
 }
 
-/// This build opens none.
+/// Fails, because this build opens no library.
 #[cfg(not(feature = "onnxruntime"))]
 pub fn reach_library() -> Result<LibraryReport, DeviceError> {
     Err(DeviceError::NoRuntime)
 }
 
-/// Threads of this process, where the system tells.
+/// Returns how many threads this process has, on systems that show it.
 #[cfg(feature = "onnxruntime")]
 fn threads_here() -> usize {
     std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count)
 }
 
-/// Opens the library that a CPU among these devices may run on, and has it run something once: all
-/// that it wants of the file system it wants now. What does not open is left out.
+/// Opens the library that a CPU among these devices may use, and runs a model once, so that it
+/// needs no files later. Continues without a library that does not open.
 #[cfg(all(feature = "onnxruntime", target_os = "linux"))]
 pub fn open_libraries(choice: &DeviceChoice) {
     if !has_cpu(choice) {
@@ -186,6 +187,6 @@ pub fn open_libraries(choice: &DeviceChoice) {
     }
 }
 
-/// This build has none to open.
+/// Does nothing, because this build has no library to open.
 #[cfg(all(not(feature = "onnxruntime"), target_os = "linux"))]
 pub fn open_libraries(_choice: &DeviceChoice) {}

@@ -1,8 +1,8 @@
-//! The records of a direct channel once hands are shaken: TLS 1.3's, by rustls's ciphers, in
-//! buffers of the channel's own.
+//! The records of a direct channel after the handshake: TLS 1.3 with rustls's ciphers, in the
+//! channel's own buffers.
 //!
-//! rustls's own interface copies what it encrypts twice. With the keys that it agreed on, a byte is
-//! copied once where it is encrypted, and decrypted where it was received.
+//! The interface of rustls copies each encrypted byte twice. With its keys, this module copies a
+//! byte once when it encrypts, and decrypts it in place.
 
 use std::io;
 
@@ -18,22 +18,23 @@ use rustls::{
     ProtocolVersion, SupportedCipherSuite, Tls13CipherSuite,
 };
 
-/// What stands before a record: its type, a version of long ago, and its length.
+/// The head of a record: its type, a legacy version, and its length.
 pub(super) const HEAD_BYTES: usize = 5;
 
-/// The most that one record carries (RFC 8446, 5.1).
+/// The most bytes that one record carries (RFC 8446, 5.1).
 const PLAIN_BYTES_MAX: usize = 1 << 14;
 
-/// The most that one record may be long behind its head (RFC 8446, 5.2).
+/// The longest record without its head (RFC 8446, 5.2).
 const RECORD_BYTES_MAX: usize = PLAIN_BYTES_MAX + 256;
 
-/// Records in a row that bring nothing: whoever sends more of them wants work done, not content.
+/// The most records in a row without bytes: a peer that sends more of them only wants to cause
+/// work.
 const EMPTY_MAX: u32 = 32;
 
-/// The message by which one end takes new keys for what it sends, and asks for nothing.
+/// The message that announces the sender's new keys and asks for none in return.
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 
-/// Where new keys come from.
+/// The source of new keys.
 pub(super) enum Keys {
     Dialling(KernelConnection<ClientConnectionData>),
     Dialled(KernelConnection<ServerConnectionData>),
@@ -44,26 +45,26 @@ pub(super) struct Records {
     keys: Keys,
     suite: &'static Tls13CipherSuite,
     encrypter: Box<dyn MessageEncrypter>,
-    /// Records that were encrypted with these keys, and how many may be.
+    /// How many records were encrypted with these keys, and how many may be.
     sealed: u64,
     sealed_max: u64,
     decrypter: Box<dyn MessageDecrypter>,
     opened: u64,
-    /// Records since the last that brought bytes.
+    /// How many records came since the last one with bytes.
     empty: u32,
 }
 
-/// What a record had in it.
+/// The contents of a record.
 pub(super) enum OpenedRecord<'a> {
     Bytes(&'a [u8]),
-    /// What comes after it has other keys.
+    /// The other end encrypts its next records with new keys.
     NewKeys,
-    /// The other end has closed.
+    /// The other end closed the channel.
     Farewell,
 }
 
 impl Records {
-    /// Goes on where a handshake ended.
+    /// Continues where a handshake ended.
     pub(super) fn new(secrets: ExtractedSecrets, keys: Keys) -> Result<Records, Error> {
         let suite = keys.suite().tls13();
         let suite = suite.ok_or_else(|| no_place("a version of TLS"))?;
@@ -71,7 +72,7 @@ impl Records {
         Ok(Records {
             encrypter: encrypter(suite, sending)?,
             sealed,
-            // The last is for the message that there are new keys.
+            // The last one is for the message that announces new keys.
             sealed_max: suite.common.confidentiality_limit - 1,
             decrypter: decrypter(suite, receiving)?,
             opened,
@@ -81,8 +82,8 @@ impl Records {
         })
     }
 
-    /// Encrypts bytes record by record, each given on before the next: a receiver that is at one
-    /// while the next is made waits less often, and waking it is dear.
+    /// Encrypts bytes record by record and passes each on before the next: a receiver that decrypts
+    /// one while the next is encrypted waits less often, and waking it is expensive.
     pub(super) fn seal(
         &mut self,
         bytes: &[u8],
@@ -98,7 +99,7 @@ impl Records {
         Ok(())
     }
 
-    /// Takes new keys, and says so in a record of the old ones.
+    /// Takes new keys, and returns the record, under the old keys, that announces them.
     fn renewed(&mut self) -> Result<Vec<u8>, Error> {
         let record = self.sealed(ContentType::Handshake, &KEY_UPDATE)?;
         let (sealed, secrets) = self.keys.for_sending()?;
@@ -118,7 +119,7 @@ impl Records {
         Ok(record.encode())
     }
 
-    /// Decrypts a record, what stands behind its head, where it is.
+    /// Decrypts a record without its head in place.
     pub(super) fn open<'a>(&mut self, record: &'a mut [u8]) -> Result<OpenedRecord<'a>, Error> {
         let (typ, version) = (ContentType::ApplicationData, ProtocolVersion::TLSv1_2);
         let message = InboundOpaqueMessage::new(typ, version, record);
@@ -147,12 +148,12 @@ impl Records {
     }
 }
 
-/// The version that every head states since TLS 1.2. The cipher does not cover it, and TLS has it
-/// ignored; both ends of a direct channel are ours, so that another one is a byte changed on the
-/// way.
+/// The version in every head since TLS 1.2. The cipher does not cover it, and TLS requires
+/// receivers to ignore it. Both ends of a direct channel run souk, so another version means that a
+/// byte changed on the way.
 const HEAD_VERSION: [u8; 2] = [3, 3];
 
-/// How long the record is behind the head.
+/// Returns the length of the record behind the head.
 pub(super) fn length_of(head: [u8; HEAD_BYTES]) -> io::Result<usize> {
     let [typ, major, minor, high, low] = head;
     let length = usize::from(u16::from_be_bytes([high, low]));

@@ -1,10 +1,10 @@
-//! Which transfers go first where several share a link.
+//! The order of transfers that share a link.
 //!
-//! What somebody waits for goes before what a plan will want, and that before what is guessed;
-//! equals go in the order they were asked for, a few from each peer at a time. What is less urgent
-//! and has begun holds still between frames while something more urgent moves: nobody reads it, so
-//! its sender's window is full. Now and then it takes a piece all the same, so that neither end
-//! gives it up for dead.
+//! Content that a caller waits for goes before content that a plan will need, and that before
+//! guesses. Equals go in the order of their requests, a few from each peer at a time. A less urgent
+//! transfer that has begun pauses between frames while a more urgent one moves: the node does not
+//! read it, so its sender's window fills. Now and then it still reads a piece, so that neither end
+//! times out.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -18,28 +18,28 @@ use tokio::sync::{Notify, watch};
 
 use crate::content::pace::Pacer;
 
-/// Transfers of the same urgency that move from one peer at a time: the next one's question
-/// travels while the bytes of those before come.
+/// How many transfers of the same urgency move from one peer at a time: the next request travels
+/// while the bytes of the earlier ones arrive.
 const MOVING_PER_PEER_MAX: usize = 4;
 
-/// Transfers that wait for their turn: what a few jobs with their windows may want, many times.
+/// How many transfers may wait for their turn: many times what a few jobs with their windows need.
 const WAITING_MAX: usize = 4096;
 
-/// How long a transfer holds still for others at a time: a third of what its sender waits.
+/// How long a transfer pauses at most: a third of the time for which its sender waits.
 const STILL_MAX: Duration = Duration::from_secs(3);
 
-/// As many transfers wait as may.
+/// The most transfers already wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{WAITING_MAX} transfers wait for their turn: wait for some of them")]
 pub struct TooManyTransfers;
 
-/// By urgency, then by order of asking.
+/// By urgency, then by the order of requests.
 type Rank = (Reverse<Urgency>, Ticket);
 
-/// One transfer's number.
+/// The number of a transfer.
 type Ticket = u64;
 
-/// Who waits and who moves: bookkeeping alone.
+/// The transfers that wait and that move, without any waiting itself.
 #[derive(Debug, Default)]
 struct TransferOrder {
     asked: Ticket,
@@ -57,7 +57,7 @@ impl TransferOrder {
         Ok(self.asked)
     }
 
-    /// Somebody wants it more urgently now; never less.
+    /// Raises the urgency of a transfer; never lowers it.
     fn raise(&mut self, ticket: Ticket, urgency: Urgency) {
         if let Some((before, _)) = self.moving.get_mut(&ticket) {
             *before = urgency.max(*before);
@@ -71,7 +71,7 @@ impl TransferOrder {
         }
     }
 
-    /// Begins with all whose turn it is; whether one of them was there.
+    /// Starts all transfers whose turn it is, and returns whether there was one.
     fn begin(&mut self) -> bool {
         let mut begun = false;
         while let Some((rank, peer)) = self.next() {
@@ -83,7 +83,8 @@ impl TransferOrder {
         begun
     }
 
-    /// The first that waits and of whose peer few enough move that are as urgent.
+    /// Returns the first waiting transfer from whose peer few enough transfers of at least its
+    /// urgency move.
     fn next(&self) -> Option<(Rank, PeerId)> {
         let may = |(Reverse(urgency), _): &Rank, peer: &PeerId| {
             let moving = self.moving.values();
@@ -99,13 +100,13 @@ impl TransferOrder {
         self.moving.contains_key(&ticket)
     }
 
-    /// Whether something more urgent moves.
+    /// Returns whether a more urgent transfer moves.
     fn gives_way(&self, ticket: Ticket) -> bool {
         let own = self.moving.get(&ticket);
         own.is_some_and(|(own, _)| self.moving.values().any(|(other, _)| other > own))
     }
 
-    /// It is over, or nobody wants it any more.
+    /// Removes a transfer that has ended or is no longer needed.
     fn done(&mut self, ticket: Ticket) {
         self.moving.remove(&ticket);
         self.waiting.retain(|(_, other), _| *other != ticket);
@@ -116,7 +117,7 @@ impl TransferOrder {
 #[derive(Debug, Default)]
 pub(super) struct TransferQueue {
     order: Mutex<TransferOrder>,
-    /// Rung whenever somebody's turn may have come.
+    /// Notifies the waiting transfers that the order changed.
     bell: Notify,
 }
 
@@ -124,7 +125,7 @@ impl TransferQueue {
     /// Waits until a transfer from `peer` may begin.
     ///
     /// # Errors
-    /// [`OrderFull`].
+    /// [`TooManyTransfers`].
     pub(super) async fn take(
         self: &Arc<Self>,
         peer: PeerId,
@@ -141,7 +142,6 @@ impl TransferQueue {
         Ok(turn)
     }
 
-    /// How many move.
     #[cfg(test)]
     pub(super) fn moving(&self) -> usize {
         self.order().moving.len()
@@ -156,12 +156,12 @@ impl TransferQueue {
     }
 
     fn order(&self) -> MutexGuard<'_, TransferOrder> {
-        // Each change under this lock is whole before anything can panic.
+        // A panic cannot leave a change half done under this lock.
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A transfer's place in the order; it is free when this is dropped.
+/// A transfer's place in the order. Dropping it frees the place.
 #[derive(Debug)]
 pub(super) struct TransferTurn {
     queue: Arc<TransferQueue>,
@@ -170,7 +170,7 @@ pub(super) struct TransferTurn {
 }
 
 impl TransferTurn {
-    /// Waits until something is so, and passes on meanwhile how urgent this has become.
+    /// Waits until a condition holds, and meanwhile passes on each rise of urgency.
     async fn wait_for(&mut self, is_so: impl Fn(&TransferOrder, Ticket) -> bool) {
         loop {
             let queue = self.queue.clone();
@@ -191,14 +191,14 @@ impl TransferTurn {
         self.queue.change(|order| order.raise(ticket, urgency));
     }
 
-    /// Holds still while something more urgent moves, for a while at most.
+    /// Pauses while something more urgent moves, up to [`STILL_MAX`].
     async fn stand_aside(&mut self) {
         if self.urgency.has_changed().unwrap_or(false) {
             self.hurry();
         }
         if self.queue.order().gives_way(self.ticket) {
             let free = self.wait_for(|order, ticket| !order.gives_way(ticket));
-            // Late is no fault: it takes a piece then.
+            // A timeout is no error: the transfer then reads a piece.
             let _ = tokio::time::timeout(STILL_MAX, free).await;
         }
     }
@@ -211,7 +211,7 @@ impl Drop for TransferTurn {
     }
 }
 
-/// What a transfer passes before each piece: those that are more urgent, and the node's limit.
+/// What a transfer passes before each piece: the more urgent transfers, and the node's limit.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) pace: Arc<Pacer>,
@@ -219,18 +219,18 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    /// How many bytes to let go at once, `most` at most.
+    /// Returns how many bytes may pass at once, at most `most`.
     pub(super) fn piece(&self, most: usize) -> usize {
         self.pace.piece(most)
     }
 
-    /// Waits until `bytes` may come.
+    /// Waits until `bytes` may pass.
     pub(super) async fn pass(&mut self, bytes: usize) {
         self.turn.stand_aside().await;
         self.pace.pass(bytes).await;
     }
 
-    /// The same, on a thread that may wait, of a runtime.
+    /// Waits until `bytes` may pass, on a thread of the runtime that may block.
     pub(super) fn pass_blocking(&mut self, bytes: usize) {
         if self.turn.queue.order().gives_way(self.turn.ticket) {
             Handle::current().block_on(self.turn.stand_aside());

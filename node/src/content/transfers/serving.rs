@@ -1,7 +1,7 @@
 //! The sender's side of `/souk/tensor/2`.
 //!
-//! A sender reads its next frame when the one before is on its way, so a receiver that is slow, or
-//! has gone, is given nothing more than a frame.
+//! A sender reads its next frame when the one before is on its way, so it prepares at most one
+//! frame for a slow or lost receiver.
 
 use std::io;
 use std::sync::Arc;
@@ -23,26 +23,25 @@ use crate::folder::key;
 use crate::network::RateLimit;
 use crate::network::wire::{self, WireError};
 
-/// Answers are gathered up to this before they are written: small contents are many.
+/// How many bytes of answers are gathered before they are written, because many contents are small.
 const GATHERED_BYTES: usize = 256 << 10;
 
-/// Content this long is not copied to be gathered.
+/// The length above which content is not copied to be gathered.
 const GATHERED_EACH_BYTES: usize = 64 << 10;
 
-/// What a peer may ask for at once and each second, on all its streams and direct channels
-/// together: a content counts for 1, each question for [`QUESTION_COST`] more, and what is not here
-/// for [`MISS_COST`]. Short contents come by [`WANTS_MAX`] to a question: 230,000 of them a second
-/// go through.
+/// How much a peer may request at once and each second, over all its streams and direct channels: a
+/// content counts 1, each request [`QUESTION_COST`] more, and missing content [`MISS_COST`]. With
+/// [`WANTS_MAX`] short contents in a request, 230,000 of them can pass each second.
 const ASKED_AT_ONCE: u32 = 1 << 18;
 const ASKED_PER_SECOND: u32 = 1 << 18;
 
-/// A question by itself takes as long as some tens of contents in one.
+/// A request by itself takes as long as some tens of contents in one.
 const QUESTION_COST: u32 = 32;
 
-/// What is not in memory is looked for on the disk.
+/// The node searches its disk for content that is not in memory.
 const MISS_COST: u32 = 32;
 
-/// What a node serves, and how fast.
+/// Serves the content of a node, within its limits.
 pub(super) struct ContentServer {
     store: Arc<Store>,
     access: Arc<Access>,
@@ -60,20 +59,20 @@ impl ContentServer {
         }
     }
 
-    /// Whether what a peer asks for under a job is looked for. Where it is not, it is answered as
-    /// what is not here.
+    /// Returns whether a peer may fetch a content under a job. If not, the answer is the same as
+    /// for missing content.
     fn serves(&self, peer: PeerId, scope: &Scope, id: &ContentId) -> bool {
         let who = key::account_of(&peer).map(AccountKey);
         who.is_some_and(|who| self.access.may_have(scope, who, id))
     }
 
-    /// Bytes that were sent so far.
+    /// Returns how many bytes the node has sent.
     pub(super) fn sent(&self) -> u64 {
         self.upload.passed()
     }
 }
 
-/// What a question costs that asks for so many contents, some of which are not here.
+/// Returns the cost of a request for `wants` contents, `missing` of which are missing.
 fn cost(wants: usize, missing: u32) -> u32 {
     let wants = u32::try_from(wants.min(WANTS_MAX)).expect("there is a limit");
     QUESTION_COST + wants + missing * MISS_COST
@@ -117,7 +116,8 @@ pub(super) async fn on_stream(
     Ok(())
 }
 
-/// The next request; none where the receiver has closed the stream, or has no more for now.
+/// Receives the next request; none if the receiver closes the stream, or is silent for
+/// [`SILENCE_MAX`].
 async fn next(stream: &mut BufReader<Stream>) -> Result<Option<ContentRequest>, WireError> {
     match wire::receive_within(stream, SILENCE_MAX, REQUEST_BYTES_MAX).await {
         Err(WireError::Stream(error)) if error.kind() == io::ErrorKind::TimedOut => Ok(None),
@@ -138,7 +138,7 @@ async fn write(
     Ok(())
 }
 
-/// Serves a direct channel until the receiver closes it; on a thread of its own.
+/// Serves a direct channel until the receiver closes it. It blocks its thread.
 pub(super) fn on_channel(
     peer: PeerId,
     channel: &mut Channel,
