@@ -1,28 +1,29 @@
-//! Whether two results of the same work are the same, as far as arithmetic can tell.
+//! Decides whether two results of the same work are equal, as far as arithmetic can tell.
 //!
-//! Devices add in different orders and with different fused operations, so equal work gives equal
-//! results only up to rounding. How much of it is granted follows from the operators that made a
-//! value: sums over many products may differ by more than a copy. Whole numbers and truth values
-//! must be equal to the bit, and so must the places of what is no number.
+//! Devices add in different orders and fuse different operations, so equal work gives equal results
+//! only up to rounding. The tolerance depends on the operators that computed a value: sums over
+//! many products may differ by more than a copy. Integers and truth values must be equal to the
+//! bit, and NaN must be at the same places.
 
 use souk_memory::Tensor;
 use souk_scheduler::graph::Graph;
 use souk_scheduler::graph::cost::OperatorClass;
 use souk_scheduler::graph::cut::Subgraph;
 
-/// How far apart two elements may be: relative to the larger tensor's greatest element.
+/// The largest difference of two elements, relative to the greatest element of both tensors.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
 pub(super) struct Tolerance(pub(super) f64);
 
-/// The tolerance of a part's outputs: that of its least exact operator, for single precision.
+/// Returns the tolerance of a part's outputs: that of its least exact operator, in single
+/// precision.
 pub(super) fn tolerance(graph: &Graph, part: &Subgraph) -> Tolerance {
     let nodes = part.nodes.iter().map(|node| graph.node(*node).cost.class);
     let worst = nodes.map(class_tolerance).fold(0.0, f64::max);
     Tolerance(worst)
 }
 
-/// Bounds for 32-bit floats, whose rounding is 6e-8: a chain of some tens of such operators, each
-/// adding some hundreds of products in any order.
+/// Returns the bound of an operator for 32-bit floats, whose rounding is 6e-8: for a chain of some
+/// tens of such operators, each of which adds some hundreds of products in any order.
 fn class_tolerance(class: OperatorClass) -> f64 {
     match class {
         OperatorClass::Movement | OperatorClass::View => 0.0,
@@ -33,7 +34,7 @@ fn class_tolerance(class: OperatorClass) -> f64 {
     }
 }
 
-/// Whether two tensors are the same within a tolerance.
+/// Returns whether two tensors are equal within a tolerance.
 pub(super) fn agree(a: &Tensor, b: &Tensor, tolerance: Tolerance) -> bool {
     if a.dtype() != b.dtype() || a.dims() != b.dims() {
         return false;

@@ -1,13 +1,14 @@
-//! The leases of a job that nobody runs any more are ended from outside.
+//! Ends the leases of a job that no process runs any more.
 
 use souk_market::{Command, JobId, LeaseState, Refusal};
 
 use crate::client::trader::{TradeError, Trader};
 
-/// Ends those leases of a job that still run, by the ids that they were bought under; how many.
+/// Ends those leases of a job that still run or wait, by the ids under which they were bought.
+/// Returns how many it ended.
 ///
 /// # Errors
-/// When the market is not reached, or refuses.
+/// When no validator answers, or the market refuses.
 pub async fn end_leases(trader: &Trader, ids: &[JobId]) -> Result<u32, TradeError> {
     let mut ended = 0;
     for lease in trader.broker().job_leases(trader.account(), ids).await? {
@@ -18,7 +19,7 @@ pub async fn end_leases(trader: &Trader, ids: &[JobId]) -> Result<u32, TradeErro
         let end = Command::EndLease { lease: lease.id };
         match trader.submit_one(end).await {
             Ok(_) => ended += 1,
-            // It ended by itself meanwhile.
+            // The lease ended by itself meanwhile.
             Err(TradeError::Refused(Refusal::LeaseClosed { .. } | Refusal::LeaseEnded { .. })) => {}
             Err(error) => return Err(error),
         }

@@ -1,4 +1,4 @@
-//! Why a job went as it did: its plan with what ruled offers out, and what went wrong.
+//! Explains how a job went: its plan, with the offers that were ruled out, and what went wrong.
 
 use serde_json::{Value, json};
 use souk_roles::job::JobEvent;
@@ -7,7 +7,7 @@ use super::job_files::{JobFiles, TimedEvent};
 use super::journal::Record;
 use super::told_event::ToldEvent;
 
-/// For programs.
+/// Returns the explanation as JSON.
 #[must_use]
 pub fn to_json(record: &Record, files: &JobFiles) -> Value {
     json!({
@@ -16,7 +16,7 @@ pub fn to_json(record: &Record, files: &JobFiles) -> Value {
     })
 }
 
-/// What went wrong and was done without, the oldest first, each with its number.
+/// Returns the failures from which the job recovered, oldest first, each with its number.
 #[must_use]
 pub fn went_wrong(files: &JobFiles) -> Vec<(usize, TimedEvent)> {
     let is_wrong = |(_, happened): &(usize, TimedEvent)| {

@@ -1,4 +1,4 @@
-//! What the numbers of a job stand for that people write as texts, or read as maps.
+//! The labels of a model's inputs and outputs: texts and maps that the graph represents as numbers.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,26 +11,27 @@ use souk_memory::npy::{self, NpyError};
 use souk_scheduler::graph::{Graph, Label, Meanings, PreparationError};
 use thiserror::Error;
 
-/// The legend of one model. Texts of inputs that are none of the model's own are added as they are
+/// The labels of one model. Texts of inputs that the model does not contain are added when they are
 /// read.
 #[derive(Default)]
 pub struct Legend {
     meanings: Mutex<Meanings>,
-    /// Whether the model was understood; what is wrong with it is said where it is imported.
+    /// Whether the model could be read; if not, the import reports the error.
     is_known: bool,
 }
 
-/// What an output stands for, if not for itself.
+/// What the numbers of an output represent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Meaning {
     /// Texts.
     Texts,
-    /// Maps from classes to numbers, one a row.
+    /// Maps from classes to numbers, one per row.
     Maps,
 }
 
-/// Texts and numbers travel alike: one in the other's place would give an answer, and a wrong one.
+/// An input has texts instead of numbers, or the reverse. Both travel as numbers, so the model
+/// would silently give a wrong answer.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the input {name} is of {wanted}, and {found} are given")]
 pub struct MixedUp {
@@ -40,7 +41,7 @@ pub struct MixedUp {
 }
 
 impl Legend {
-    /// That of a model.
+    /// Returns the labels of a model.
     #[must_use]
     pub fn of(model: Bytes) -> Self {
         let meanings = Graph::meanings(model);
@@ -50,10 +51,11 @@ impl Legend {
         }
     }
 
-    /// Whether what an input holds is what the model takes there, where that is known.
+    /// Checks that an input has texts if the model expects texts, and numbers otherwise; accepts
+    /// both if the model could not be read.
     ///
     /// # Errors
-    /// Texts in the place of numbers, or the other way.
+    /// [`MixedUp`] if it does not.
     pub fn check(&self, input: &str, is_text: bool) -> Result<(), MixedUp> {
         let meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_known || meanings.texts.inputs.contains(input) == is_text {
@@ -71,10 +73,10 @@ impl Legend {
         })
     }
 
-    /// The tensor of a NumPy file, texts as their numbers, and whether it is of texts.
+    /// Reads the tensor of a NumPy file, with texts as numbers, and returns whether it holds texts.
     ///
     /// # Errors
-    /// Bytes that are no such file.
+    /// When the bytes are no such file.
     pub fn tensor(&self, file: &Bytes) -> Result<(Tensor, bool), NpyError> {
         let Some(given) = npy::read_texts(file)? else {
             return Ok((npy::read(file)?, false));
@@ -85,10 +87,10 @@ impl Legend {
         Ok((Tensor::from_vec(given.dims, numbers)?, true))
     }
 
-    /// Computes what the model does with texts before it runs.
+    /// Computes the steps of the model that work on texts, before the model runs.
     ///
     /// # Errors
-    /// An input that is missing, or that is not what the model takes apart.
+    /// When an input is missing or unsuitable for these steps.
     pub fn prepare(&self, inputs: &mut BTreeMap<String, Tensor>) -> Result<(), PreparationError> {
         let mut meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
         let Meanings {
@@ -97,7 +99,7 @@ impl Legend {
         preparation.run(&mut texts.words, inputs)
     }
 
-    /// What an output of this name stands for, if not for itself.
+    /// Returns what the numbers of this output represent; none for plain numbers.
     #[must_use]
     pub fn kind(&self, output: &str) -> Option<Meaning> {
         let meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -110,7 +112,7 @@ impl Legend {
             .then_some(Meaning::Maps)
     }
 
-    /// What the numbers of outputs stand for: texts as lists, maps as lists of objects.
+    /// Returns what the numbers of outputs represent: texts as lists, maps as lists of objects.
     #[must_use]
     pub fn meanings(&self, outputs: &BTreeMap<String, Tensor>) -> BTreeMap<String, Value> {
         let meaning = |(name, tensor): (&String, &Tensor)| {
@@ -120,7 +122,6 @@ impl Legend {
         outputs.iter().filter_map(meaning).collect()
     }
 
-    /// What an output stands for, if not for itself.
     fn meaning(&self, name: &str, tensor: &Tensor) -> Option<Value> {
         let meanings = self.meanings.lock().unwrap_or_else(PoisonError::into_inner);
         if meanings.texts.outputs.contains(name) {
@@ -147,7 +148,7 @@ fn key(label: &Label) -> String {
     }
 }
 
-/// Elements as lists of lists.
+/// Nests elements into lists of lists.
 fn nested(elements: &[Value], dims: &[usize]) -> Value {
     let Some((_, rest)) = dims.split_first() else {
         return elements.first().cloned().unwrap_or(Value::Null);

@@ -1,17 +1,16 @@
-//! What providers are called, wherever they are spoken of: name, device, first digits of the
-//! account.
+//! The display names of providers: name, device, and first digits of the account.
 
 use std::collections::BTreeMap;
 
 use souk_market::{AccountKey, Listing, Name, Resources};
 
-/// Digits of an account that tell providers apart.
+/// How many digits of an account distinguish providers.
 const DIGITS: usize = 8;
 
-/// What providers are called.
+/// The display name of each provider.
 pub type Names = BTreeMap<AccountKey, String>;
 
-/// What the providers of asks are called.
+/// Returns the display names of the providers of asks.
 pub fn names<'a>(listings: impl IntoIterator<Item = &'a Listing>) -> Names {
     let listings = listings.into_iter();
     listings
@@ -19,7 +18,8 @@ pub fn names<'a>(listings: impl IntoIterator<Item = &'a Listing>) -> Names {
         .collect()
 }
 
-/// What a provider is called: its name, its device, and the first digits of its account.
+/// Returns the display name of a provider: its name, its device, and the first digits of its
+/// account.
 #[must_use]
 pub fn provider(listing: &Listing) -> String {
     let Resources {
@@ -28,7 +28,8 @@ pub fn provider(listing: &Listing) -> String {
     provider_of(&listing.name, (model, *emulated), &listing.provider)
 }
 
-/// The same of its parts: its name, its device and whether that is emulated, its account.
+/// Returns a display name from its parts: the name, the device and whether it is emulated, the
+/// account.
 #[must_use]
 pub fn provider_of(name: &Name, (model, emulated): (&Name, bool), account: &AccountKey) -> String {
     let emulated = if emulated { ", emulated" } else { "" };
@@ -39,7 +40,7 @@ pub fn provider_of(name: &Name, (model, emulated): (&Name, bool), account: &Acco
     }
 }
 
-/// What a provider is called, by its account: as it is known, else by the first digits.
+/// Returns the display name of an account, or else its first digits.
 #[must_use]
 pub fn called(provider: &AccountKey, names: &Names) -> String {
     let known = names.get(provider).cloned();

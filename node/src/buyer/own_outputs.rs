@@ -1,22 +1,22 @@
-//! Outputs that no provider makes: inputs handed through, and constants of the model.
+//! Outputs that no provider computes: inputs that are outputs too, and constants of the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use souk_memory::Tensor;
 use souk_scheduler::graph::{Graph, Source};
 
-/// What an answer has besides what providers made.
+/// The outputs that the buyer adds to answers.
 #[derive(Default)]
 pub(super) struct OwnOutputs {
     constants: BTreeMap<String, Tensor>,
-    /// Names of inputs that are outputs.
+    /// The names of inputs that are outputs.
     inputs: BTreeSet<String>,
-    /// Those inputs of each request that is not answered.
+    /// These inputs of each request without an answer.
     given: BTreeMap<u32, BTreeMap<String, Tensor>>,
 }
 
 impl OwnOutputs {
-    /// Those of a graph. A constant whose file is not what it was is left out.
+    /// Finds those of a graph. Omits a constant whose file has changed.
     pub(super) fn of(graph: &Graph) -> Self {
         let mut own = Self::default();
         for &id in graph.outputs() {
@@ -34,7 +34,7 @@ impl OwnOutputs {
         own
     }
 
-    /// Notes the inputs of a request.
+    /// Stores the inputs of a request that are outputs.
     pub(super) fn note_request(&mut self, number: u32, inputs: &BTreeMap<String, Tensor>) {
         if self.inputs.is_empty() {
             return;
@@ -46,7 +46,7 @@ impl OwnOutputs {
         self.given.insert(number, wanted.collect());
     }
 
-    /// What the answer to a request has, which is given now.
+    /// Removes and returns the outputs that the buyer adds to the answer of a request.
     pub(super) fn take(&mut self, number: u32) -> BTreeMap<String, Tensor> {
         let mut own = self.given.remove(&number).unwrap_or_default();
         let constants = self.constants.iter();

@@ -1,4 +1,4 @@
-//! A plan for programs: as the command line prints it, as the API answers, as a job keeps it.
+//! A plan as JSON: for the command line, the API and the files of a job.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::job::Limits;
 use super::times::Times;
 use super::{Alternative, Quote};
 
-/// As one JSON value; times in seconds, prices in micro-credits.
+/// Returns a plan as a JSON value; times in seconds, prices in micro-credits.
 #[must_use]
 pub fn to_json(quote: &Quote) -> Value {
     let part = |(number, part): (usize, &Subgraph)| {
@@ -56,7 +56,7 @@ pub fn to_json(quote: &Quote) -> Value {
     })
 }
 
-/// How many of each operator a part has.
+/// Counts each operator of a part.
 fn operators(quote: &Quote, part: &Subgraph) -> BTreeMap<String, usize> {
     let mut operators = BTreeMap::new();
     for node in &part.nodes {
@@ -66,8 +66,8 @@ fn operators(quote: &Quote, part: &Subgraph) -> BTreeMap<String, usize> {
     operators
 }
 
-/// The tensors that go between parts, from the buyer and to it, where the end is null; their bytes
-/// where they are known before the graph runs.
+/// Returns the tensors that travel between parts, and from and to the buyer, which is null. Their
+/// bytes are null if they are not known before the run.
 fn edges(quote: &Quote) -> Vec<Value> {
     let shown = |part: &usize| quote.parts.iter().position(|shown| shown.part == *part);
     let number = |part: &usize| shown(part).map(|place| place + 1);
@@ -89,7 +89,7 @@ fn edges(quote: &Quote) -> Vec<Value> {
     edges
 }
 
-/// The providers that run parts again, with the device's name.
+/// Returns the providers that run parts again, with their devices' names.
 fn seconds_of(quote: &Quote) -> Vec<Value> {
     let second = |offer: &usize| {
         let listing = &quote.listings[*offer];
@@ -101,7 +101,8 @@ fn seconds_of(quote: &Quote) -> Vec<Value> {
     quote.seconds.iter().map(second).collect()
 }
 
-/// The same with what it holds in escrow, what else there is to choose from, and what is not.
+/// Returns the plan with its escrow, the alternatives, and the asks and operators that are not
+/// eligible.
 #[must_use]
 pub fn with_choice(quote: &Quote, limits: &Limits, alternatives: &[Alternative]) -> Value {
     let one = |other: &Alternative| {
@@ -122,7 +123,7 @@ pub fn with_choice(quote: &Quote, limits: &Limits, alternatives: &[Alternative])
     plan
 }
 
-/// The least and the most that sensible plans cost.
+/// Returns the lowest and the highest price of the plan and its alternatives.
 #[must_use]
 pub fn price_range(quote: &Quote, alternatives: &[Alternative]) -> (u64, u64) {
     let prices = alternatives
@@ -134,7 +135,7 @@ pub fn price_range(quote: &Quote, alternatives: &[Alternative]) -> (u64, u64) {
     })
 }
 
-/// What an alternative gives and takes.
+/// Describes the time and price of an alternative in comparison with the plan.
 #[must_use]
 pub fn against(quote: &Quote, other: &Alternative) -> String {
     let time = other.seconds / quote.plan.makespan_seconds.max(f64::MIN_POSITIVE);
@@ -145,7 +146,7 @@ pub fn against(quote: &Quote, other: &Alternative) -> String {
     format!("{time:.2}x the time for {price:.2}x the price")
 }
 
-/// The parts that the makespan waits for, by the numbers they are shown under.
+/// Returns the numbers of the parts on the critical path, as users see them.
 #[must_use]
 pub fn critical(quote: &Quote) -> Vec<usize> {
     let shown = |part: &usize| quote.parts.iter().position(|shown| shown.part == *part);
@@ -153,7 +154,7 @@ pub fn critical(quote: &Quote) -> Vec<usize> {
     path.map(|place| place + 1).collect()
 }
 
-/// Why a part is where it is, and what the next best would have meant.
+/// Describes why a part runs on its device, and how long the plan would take with the next best.
 #[must_use]
 pub fn why(why: &Why, quote: &Quote) -> String {
     let reason = match why.reason {
@@ -174,7 +175,7 @@ pub fn why(why: &Why, quote: &Quote) -> String {
     )
 }
 
-/// Seconds in the unit that suits them.
+/// Formats seconds in a suitable unit.
 #[must_use]
 pub fn seconds(time: f64) -> String {
     match time {

@@ -11,47 +11,47 @@ use crate::protocols::unsuitable::Unsuitable;
 /// Why there is no quote.
 #[derive(Debug, thiserror::Error)]
 pub enum QuoteError {
-    /// The model or its inputs are wrong.
+    /// The model or its inputs are invalid.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// A kernel of the model's own says wrongly what it is.
+    /// The description of the model's own kernel is wrong.
     #[error("no device can run the model: {0}")]
     Kernel(#[from] KernelFault),
     /// No ask runs an operator of the model.
     #[error("no provider runs {} (0 of {seen} asks)", nodes_of(operators))]
     Operators {
-        /// Their names, each with the first node that has it.
+        /// The operators, each with the first node that uses it.
         operators: Vec<(String, String)>,
-        /// How many asks there are.
+        /// How many asks the book has.
         seen: u64,
     },
-    /// The market was not reached.
+    /// The market did not answer.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// No ask suits.
+    /// No ask suits the job.
     #[error("no ask suits: {seen} on offer{}", reasons(unsuitable))]
     NoneEligible {
-        /// How many asks there are.
+        /// How many asks the book has.
         seen: u64,
         /// Why they do not suit.
         unsuitable: Vec<Unsuitable>,
     },
-    /// Fewer providers that suit are free than the job is to be spread over.
+    /// Too few suitable providers are free to spread the job as requested.
     #[error(
         "the job is to be spread over {wanted} providers at least, and {free} that suit are free"
     )]
     TooFewProviders {
-        /// Providers asked for.
+        /// The fewest requested providers.
         wanted: usize,
-        /// Asks that suit.
+        /// How many asks suit.
         free: usize,
     },
-    /// Fewer providers that suit are free than it takes to run each part twice.
+    /// Too few suitable providers are free to run each part twice.
     #[error("to run each part twice takes {needed} providers, and {free} that suit are free")]
     TooFewSeconds {
-        /// Providers that it takes.
+        /// The needed providers.
         needed: usize,
-        /// Asks that suit.
+        /// How many asks suit.
         free: usize,
     },
     /// No plan over the eligible asks fits the limits.
@@ -60,37 +60,37 @@ pub enum QuoteError {
     /// The cheapest plan is over the budget.
     #[error("the cheapest plan costs {cheapest:.6} credits, the budget is {budget:.6}")]
     Budget {
-        /// Its price in credits.
+        /// The price of the cheapest plan, in credits.
         cheapest: f64,
         /// The budget in credits.
         budget: f64,
     },
-    /// The budget does not hold what the shortest leases keep in escrow.
+    /// The budget is below the escrow of the shortest leases.
     #[error(
         "the cheapest plan costs {cheapest:.6} credits, and the shortest lease that runs this job \
          holds {needed:.6} until it is settled: the budget is {budget:.6}"
     )]
     Escrow {
-        /// What the cheapest plan costs, in credits.
+        /// The price of the cheapest plan, in credits.
         cheapest: f64,
-        /// What the shortest leases hold, in credits.
+        /// The escrow of the shortest leases, in credits.
         needed: f64,
         /// The budget in credits.
         budget: f64,
     },
-    /// Jobs of the buyer's own go first.
+    /// The buyer's own jobs of a higher priority go first.
     #[error("{jobs} of this buyer's jobs with a higher priority want a device that it would take")]
     Behind {
-        /// How many.
+        /// How many jobs.
         jobs: usize,
     },
-    /// The plan's parts cannot be made into models.
+    /// The plan's parts do not form models.
     #[error(transparent)]
     Cut(#[from] CutError),
 }
 
 impl QuoteError {
-    /// Whether a book with more devices in it could do better.
+    /// Returns whether a book with more devices could give a quote.
     pub(super) fn passes(&self) -> bool {
         match self {
             QuoteError::NoneEligible { seen, .. } => *seen == 0,
@@ -103,7 +103,7 @@ impl QuoteError {
 }
 
 impl QuoteError {
-    /// Whether a book with devices in it that others have leased could do better.
+    /// Returns whether the book could give a quote once leased devices come back.
     pub(super) fn may_pass(&self) -> bool {
         self.passes()
             || matches!(
@@ -116,8 +116,8 @@ impl QuoteError {
 }
 
 impl QuoteError {
-    /// Why, as a word that never changes its meaning; a job that fails for the same reason says
-    /// the same.
+    /// Returns the reason as a code whose meaning never changes. A job that fails for the same
+    /// reason has the same code.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! How long a lease is bought for, and how money and time are counted.
+//! The length of leases, and the units of money and time.
 
 use std::time::Duration;
 
@@ -10,35 +10,37 @@ use super::job::Limits;
 /// Micro-credits in a credit.
 pub const MICRO: f64 = 1e6;
 
-/// An allowance below which another plan, with longer leases for the same money, is better.
+/// Added to a comfortable lease. If the budget is too small for it, a plan with longer leases for
+/// the same money is better.
 const COMFORT: Duration = Duration::from_secs(2);
 
-/// The shortest margin and allowance a small budget may press it down to: what a small job takes
-/// from the trade to the receipt on an idle machine, twice.
+/// The smallest margin and allowance that a small budget permits: twice what a small job takes from
+/// the trade to the receipt on an idle machine.
 const TIME_MARGIN_MIN: f64 = 1.5;
 const ALLOWANCE_MIN: Duration = Duration::from_millis(100);
 
-/// What a request of a session waits at each provider beside what is planned, on a busy machine.
+/// How long a request of a session waits at each provider beyond its plan, on a busy machine.
 const HOP: Duration = Duration::from_millis(5);
 
-/// What the requests of a session wait in all, since they go round one by one.
+/// Returns the total wait of a session's requests, in seconds, because they run one after the
+/// other.
 pub(super) fn hops(limits: &Limits, plan: &Plan) -> f64 {
     let is_session = limits.sequences > 0;
     let rounds = if is_session { limits.requests } else { 0 };
     HOP.as_secs_f64() * f64::from(rounds) * plan.offers().len() as f64
 }
 
-/// The shortest lease under which a plan of that length may be run.
+/// Returns the shortest lease for a plan of this length.
 pub(super) fn shortest(makespan_seconds: f64) -> Millis {
     millis(makespan_seconds * TIME_MARGIN_MIN + ALLOWANCE_MIN.as_secs_f64())
 }
 
-/// A lease with time to spare for a busy machine and for weights that are sent first.
+/// Returns a lease with spare time for a busy machine and for sending the weights.
 pub(super) fn comfortable(makespan_seconds: f64) -> Millis {
     millis(makespan_seconds * 4.0 + COMFORT.as_secs_f64())
 }
 
-/// The length of a lease as the market counts it.
+/// Converts seconds into the market's unit, rounded up.
 fn millis(seconds: f64) -> Millis {
     Millis(
         Duration::try_from_secs_f64(seconds).map_or(u64::MAX, |time| {

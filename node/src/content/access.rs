@@ -1,9 +1,9 @@
-//! Which contents of a node are served to whom, and which it uses for whom: the rules are
-//! [`souk_roles::access`], kept here for all streams and channels at once.
+//! Decides to which peers a node serves a content, and for which buyers it uses one. The rules are
+//! [`souk_roles::access`]; this module shares their state between all streams and channels.
 //!
-//! What accounts have shown is remembered over restarts, so that a buyer whose weights are here
-//! need not send them again. What is served is not: a provider that starts again knows it from its
-//! journal.
+//! The node stores which account has provided which content, so that a buyer need not send its
+//! weights again after a restart. It does not store the grants, because a provider that restarts
+//! restores them from its journal.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,24 +20,24 @@ pub use souk_roles::access::{Readers, Scope};
 /// The name of the file in a provider's folder.
 pub const SHOWN_FILE: &str = "shown.json";
 
-/// What the file holds, what was shown longest ago first.
+/// The contents of the file, oldest entry first.
 #[derive(Serialize, Deserialize)]
 struct ShownFile {
     format: u32,
     shown: Vec<ShownRecord>,
 }
 
-/// A content, and an account that has had it brought or made here.
+/// A content, and an account for which it was fetched or made here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ShownRecord {
     account: AccountKey,
     content: ContentId,
 }
 
-/// See the module.
+/// The grants and provided contents of a node.
 #[derive(Debug)]
 pub struct Access {
-    /// Whose node it is.
+    /// The account of the node.
     account: AccountKey,
     file: Option<PathBuf>,
     inner: Mutex<AccessTables>,
@@ -51,7 +51,7 @@ struct AccessTables {
 }
 
 impl Access {
-    /// The access to a node of this account, with what `file` remembers if there is one.
+    /// Opens the access of a node of this account, with the entries of `file` if it exists.
     pub(crate) fn open(account: AccountKey, file: Option<PathBuf>) -> Access {
         let mut inner = AccessTables::default();
         if let Some(path) = &file {
@@ -73,12 +73,12 @@ impl Access {
         }
     }
 
-    /// A lease of a job begins: from now on contents may be granted under it.
+    /// Begins a lease of a job: from now on it may have grants.
     pub fn begin(&self, scope: Scope) {
         self.inner().grants.begin(scope);
     }
 
-    /// These may have these contents of a job, which are its buyer's.
+    /// Grants contents of a job to readers. The contents count as provided by the job's buyer.
     pub fn grant(&self, scope: Scope, readers: &Readers, contents: &[ContentId]) {
         let mut inner = self.inner();
         inner.grants.grant(scope, readers, contents.iter().copied());
@@ -87,22 +87,23 @@ impl Access {
         }
     }
 
-    /// A lease of a job is over.
+    /// Ends a lease of a job.
     pub fn end(&self, scope: Scope) {
         self.inner().grants.end(scope);
     }
 
-    /// Whether a peer may have a content under a job.
+    /// Returns whether a peer may fetch a content under a job.
     pub(super) fn may_have(&self, scope: &Scope, who: AccountKey, id: &ContentId) -> bool {
         self.inner().grants.may_have(scope, who, id)
     }
 
-    /// Whether a content that is here already is used for a buyer. A node's own are its own.
+    /// Returns whether the node may use a stored content for a buyer; for itself it may use every
+    /// one.
     pub(super) fn may_use(&self, buyer: AccountKey, id: &ContentId) -> bool {
         buyer == self.account || self.inner().shown.has(buyer, id)
     }
 
-    /// A content came for a buyer.
+    /// Records that a content arrived for a buyer.
     pub(super) fn show(&self, buyer: AccountKey, id: ContentId) {
         self.show_in(&mut self.inner(), buyer, id);
     }
@@ -113,7 +114,8 @@ impl Access {
         }
     }
 
-    /// Writes the file if there is news; called where a disk may be waited for.
+    /// Writes the file if something changed. You should call it where the thread can wait for a
+    /// disk.
     pub fn save(&self) {
         let Some(path) = &self.file else { return };
         let shown = {
@@ -137,8 +139,8 @@ impl Access {
     }
 
     fn inner(&self) -> MutexGuard<'_, AccessTables> {
-        // Each change is whole before anything can panic, but for a broken invariant, which ends
-        // in the same panic again.
+        // A panic cannot leave a change half done, except for a broken invariant, which would panic
+        // again.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

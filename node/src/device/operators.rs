@@ -1,8 +1,8 @@
-//! Operators in the market's terms: which a device runs, and which a model has.
+//! Operators in the market's terms: those that a device runs, and those that a model uses.
 //!
-//! Both are sets of numbers that an ask states and a buyer compares: nothing is compiled to know
-//! who may run a model. What a device has by name and still refuses as it is in a model is learned
-//! when it compiles, by the digest of such a node.
+//! Both are sets of numbers, one in an ask and one with the buyer, so comparing them needs no
+//! compilation. A device may still refuse a node whose operator it has; the provider learns that
+//! when it compiles the model, and stores the digest of that node.
 
 use std::collections::BTreeSet;
 
@@ -15,31 +15,32 @@ use souk_scheduler::graph::{Graph, Node};
 use crate::folder::config::DeviceChoice;
 use crate::folder::limits::ProviderLimits;
 
-/// Between what a digest is of: no name or message has it first.
+/// Separates the inputs of a digest: no name or message begins with it.
 const SEPARATOR: &[u8] = &[0xff];
 
-/// What a model has of operators.
+/// The operators of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ModelOperators {
-    /// Those that have a number.
+    /// The operators with a number.
     pub operators: Operators,
-    /// Those that have none, by name: no device runs them.
+    /// The names of those without a number, which no device runs.
     pub unknown: BTreeSet<String>,
-    /// Digests of its nodes, in order, each once.
+    /// The digests of its nodes, sorted and without duplicates.
     pub nodes: Vec<u64>,
 }
 
-/// Kernels of a buyer's own that say what they are wrongly.
+/// The description of a buyer's own kernel is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("kernel {node:?} says wrongly what it makes: {cause}")]
 pub struct KernelFault {
-    /// The node.
+    /// The name of the node.
     node: String,
-    /// What is wrong.
+    /// The error in its description.
     cause: String,
 }
 
-/// What an ask states: operators that one of the devices runs and the provider's limits allow.
+/// Returns the operators that an ask states: one of the devices runs them, and the provider's
+/// limits allow them.
 #[must_use]
 pub fn offered(devices: &DeviceChoice, limits: &ProviderLimits) -> Operators {
     let is_offered = |name: &str| {
@@ -50,7 +51,7 @@ pub fn offered(devices: &DeviceChoice, limits: &ProviderLimits) -> Operators {
     Operators::of(names.filter(|(_, name)| is_offered(name)).map(|(at, _)| at))
 }
 
-/// What a model has.
+/// Returns the operators that a model needs.
 #[must_use]
 pub fn needed(graph: &Graph) -> ModelOperators {
     let mut names = BTreeSet::new();
@@ -67,7 +68,7 @@ pub fn needed(graph: &Graph) -> ModelOperators {
     }
 }
 
-/// The first node that has an operator, itself or in a body.
+/// Returns the first node that uses an operator, itself or in a body.
 #[must_use]
 pub fn first_with<'g>(graph: &'g Graph, operator: &str) -> Option<&'g str> {
     let has = |node: &&Node| {
@@ -78,7 +79,8 @@ pub fn first_with<'g>(graph: &'g Graph, operator: &str) -> Option<&'g str> {
     graph.nodes().iter().find(has).map(Node::name)
 }
 
-/// What a node is but for its names: operator, attributes, and the types of what it reads.
+/// Returns a digest of a node that does not cover its names: the operator, the attributes, the
+/// types of its inputs and the number of its outputs.
 #[must_use]
 pub fn digest(graph: &Graph, node: &Node) -> u64 {
     let mut hash = blake3::Hasher::new();
@@ -101,10 +103,10 @@ pub fn digest(graph: &Graph, node: &Node) -> u64 {
     u64::from_le_bytes(bytes.expect("a digest has more bytes"))
 }
 
-/// Checks what a model's own kernels say of themselves.
+/// Checks the descriptions of a model's own kernels.
 ///
 /// # Errors
-/// [`KernelFault`]: the first that says it wrongly.
+/// [`KernelFault`]: the first wrong description.
 pub fn check_kernels(graph: &Graph) -> Result<(), KernelFault> {
     graph.nodes().iter().try_for_each(|it| check(&it.proto))
 }
@@ -122,7 +124,8 @@ fn check(node: &NodeProto) -> Result<(), KernelFault> {
     inner.try_for_each(check)
 }
 
-/// Operators of a node and of its bodies; its own kernels are features, constants are weights.
+/// Collects the operators of a node and its bodies. A buyer's own kernels are features instead, and
+/// constants are weights.
 fn collect(node: &NodeProto, names: &mut BTreeSet<String>) {
     if Custom::of(node).is_none() && node.op_type() != "Constant" {
         names.insert(match node.operator_domain() {
@@ -134,7 +137,7 @@ fn collect(node: &NodeProto, names: &mut BTreeSet<String>) {
     inner.for_each(|node| collect(node, names));
 }
 
-/// A node of an operator, by its name among [`NAMES`].
+/// Returns a node of an operator, by its name among [`NAMES`].
 fn bare(name: &str) -> NodeProto {
     let (domain, operator) = name.rsplit_once('.').unwrap_or(("", name));
     NodeProto {
@@ -144,16 +147,16 @@ fn bare(name: &str) -> NodeProto {
     }
 }
 
-/// Whether one of the devices runs an operator.
+/// Returns whether one of the devices runs an operator.
 fn runs(devices: &DeviceChoice, node: &NodeProto) -> bool {
     match devices {
         DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => souk_cpu::has_operator(node),
         #[cfg(any(feature = "wgpu", feature = "cuda"))]
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => souk_gpu::has_operator(node),
-        // Without the feature none is opened.
+        // A build without these features opens no such device.
         #[cfg(not(any(feature = "wgpu", feature = "cuda")))]
         DeviceChoice::Gpu { .. } | DeviceChoice::Cuda { .. } => false,
-        // It has all of ONNX's own.
+        // ONNX Runtime has all operators of ONNX itself.
         DeviceChoice::Onnxruntime { .. } => node.operator_domain().is_empty(),
         DeviceChoice::Group(group) => group.iter().any(|device| runs(device, node)),
     }

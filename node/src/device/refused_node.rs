@@ -1,7 +1,8 @@
-//! Which node of a part a device refused, as asks tell it: by what the node is but for its names.
+//! The digest of a node that a device refused, which asks state: it covers all of the node except
+//! its names.
 //!
-//! Whoever has the device works it out, which is the sandbox where there is one: the part is a
-//! stranger's, and is read nowhere else for that.
+//! The process with the device computes it, which is a sandbox if there is one: no other process
+//! should read a stranger's part.
 
 use bytes::Bytes;
 use souk_onnx::custom::Custom;
@@ -10,9 +11,9 @@ use souk_scheduler::graph::{Bindings, Graph, Node};
 
 use super::operators;
 
-/// The digest of a node of a part; none of a kernel of the buyer's own, of which it does not say
-/// what it computes. None either where several go by the name: whoever wrote the part could have
-/// the device taken for one that refuses the other.
+/// Returns the digest of a node of a part. Returns none for a buyer's own kernel, because its
+/// digest does not identify its computation. Also returns none if several nodes have the name,
+/// because the author of the part could then make a device appear to refuse another node.
 pub(crate) fn digest(part: Bytes, node: &str) -> Option<u64> {
     let model = onnx::decode(part.clone()).ok()?;
     let bodies = model.functions.iter().map(|function| &function.node);
@@ -30,7 +31,7 @@ pub(crate) fn digest(part: Bytes, node: &str) -> Option<u64> {
     (is_same && !is_kernel).then(|| operators::digest(&graph, found))
 }
 
-/// How many nodes go by a name, those of bodies too.
+/// Counts the nodes with a name, including those in bodies.
 fn named(nodes: &[NodeProto], name: &str) -> usize {
     let of = |node: &NodeProto| {
         let bodies = node.subgraphs().map(|body| named(&body.node, name));
@@ -39,7 +40,7 @@ fn named(nodes: &[NodeProto], name: &str) -> usize {
     nodes.iter().map(of).sum()
 }
 
-/// Whether a device may mean a node by a name.
+/// Returns whether a device may mean a node by this name.
 fn goes_by(node: &NodeProto, name: &str) -> bool {
     node.name() == name || node.output.first().is_some_and(|output| output == name)
 }

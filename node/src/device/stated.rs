@@ -1,7 +1,8 @@
-//! What an ask states of its device, as the planner reads it, and the time that work takes by it.
+//! Converts what an ask states about its device into the planner's form, and computes the time of
+//! work from it.
 //!
-//! Both sides of a lease compute that time, each from the graph: the buyer for its plan, the
-//! provider for what its receipt says it promised. So neither has to believe the other.
+//! Both parties of a lease compute that time from the graph: the buyer for its plan, the provider
+//! for the promise in its receipt. So neither has to trust the other.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use souk_scheduler::planning::{Offer, Operators, Slowness, Throughput, cost_seco
 
 use super::graph_work::GraphWork;
 
-/// Element types that asks state a speed for, as graphs call them.
+/// The element types for which asks state a speed, in the graph's form and the market's.
 const DTYPES: [(DType, Dtype); 5] = [
     (DType::F32, Dtype::F32),
     (DType::F64, Dtype::F64),
@@ -22,17 +23,17 @@ const DTYPES: [(DType, Dtype); 5] = [
     (DType::I8, Dtype::Int8),
 ];
 
-/// No run takes decades: what a graph says beyond that, it says wrongly.
+/// The longest time that is plausible: a graph that claims decades is wrong.
 const SECONDS_MAX: f64 = 1e9;
 
-/// What a device is called: its model, marked where it is emulated.
+/// Returns the name of a device: its model, marked if it is emulated.
 #[must_use]
 pub fn label(stated: &Resources) -> String {
     let emulated = if stated.emulated { " (emulated)" } else { "" };
     format!("{}{emulated}", stated.model.as_str())
 }
 
-/// A device as the planner sees it.
+/// Returns a device as an offer for the planner.
 #[must_use]
 pub fn offer(stated: &Resources, price: Price) -> Offer {
     let rate = |(dtype, market): (DType, Dtype)| {
@@ -57,7 +58,7 @@ pub fn offer(stated: &Resources, price: Price) -> Offer {
     }
 }
 
-/// What it runs; whoever states no operators at all is taken to run them all.
+/// Returns the operators of a device. A device that states none counts as running all.
 fn runs(stated: &souk_market::Operators) -> Operators {
     if stated.is_empty() {
         return Operators::All;
@@ -67,7 +68,7 @@ fn runs(stated: &souk_market::Operators) -> Operators {
     Operators::Without(lacking.map(|(_, name)| (*name).to_owned()).collect())
 }
 
-/// What takes longer than the other figures say, as the planner reads it.
+/// Converts the stated slowness of kinds of work into the planner's form.
 fn slowness(stated: &souk_market::Slowness) -> Slowness {
     let times = |work: Work| 1.0 + f64::from(stated.of(work)) / 100.0;
     Slowness {
@@ -77,13 +78,13 @@ fn slowness(stated: &souk_market::Slowness) -> Slowness {
     }
 }
 
-/// Whether it is known before they are run what these nodes do.
+/// Returns whether the work of all these nodes is known before they run.
 pub fn is_known<'g>(mut nodes: impl Iterator<Item = &'g Node>) -> bool {
     nodes.all(|node| node.cost.certain)
 }
 
-/// Device time of one run that takes so much, by what an ask states; none where that is beyond all
-/// sense.
+/// Returns the device time of one run of this work, by the figures of an ask; none if it is not
+/// plausible.
 #[must_use]
 pub(crate) fn expected(stated: &Resources, work: &GraphWork) -> Option<Duration> {
     let offer = offer(stated, Price(0));

@@ -1,4 +1,5 @@
-//! How the two ends of a direct channel agree on keys: rustls, without its buffers.
+//! The handshake by which the two ends of a direct channel agree on keys: rustls, without its
+//! buffers.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -17,42 +18,42 @@ enum Connection {
     Dialled(UnbufferedServerConnection),
 }
 
-/// What to do after TLS went on as far as it could.
+/// The next step after TLS has advanced as far as it can.
 enum HandshakeStep {
-    /// Go on at once.
+    /// Advance again at once.
     Again,
-    /// More bytes must come first.
+    /// Receive more bytes first.
     Receive,
-    /// The handshake is over and nothing waits to be read.
+    /// The handshake is complete, and no bytes wait.
     Ready,
-    /// The other end has closed.
+    /// The other end closed the connection.
     Closed,
 }
 
-/// A handshake that goes on.
+/// A handshake in progress.
 pub(super) struct Handshake<'s> {
     connection: Connection,
     stream: &'s TcpStream,
     incoming: Vec<u8>,
-    /// The part of `incoming` that was received and not processed.
+    /// The part of `incoming` that was received but not yet processed.
     waiting: Range<usize>,
-    /// What waits to be written.
+    /// Bytes that wait to be written.
     outgoing: Vec<u8>,
     plain: Vec<u8>,
 }
 
-/// What a handshake leaves.
+/// The result of a handshake.
 pub(super) struct HandshakeResult {
     pub(super) records: Records,
     pub(super) incoming: Vec<u8>,
-    /// The part of `incoming` that was received and not decrypted.
+    /// The part of `incoming` that was received but not yet decrypted.
     pub(super) waiting: Range<usize>,
-    /// What came with the handshake's last word and was decrypted.
+    /// Decrypted bytes that came with the last message of the handshake.
     pub(super) plain: Vec<u8>,
 }
 
 impl<'s> Handshake<'s> {
-    /// Begins as the end that dialled; so many bytes are received at once.
+    /// Begins as the end that dialled, with a receive buffer of `bytes` bytes.
     pub(super) fn dialling(
         stream: &'s TcpStream,
         config: Arc<ClientConfig>,
@@ -92,7 +93,7 @@ impl<'s> Handshake<'s> {
         }
     }
 
-    /// Goes on to the end.
+    /// Performs the handshake to its end.
     pub(super) fn shake(mut self) -> io::Result<HandshakeResult> {
         loop {
             match self.advance()? {
@@ -121,8 +122,8 @@ impl<'s> Handshake<'s> {
         })
     }
 
-    /// Goes on by one step of TLS with what has come; nothing is waited for before everything that
-    /// is to be said was written.
+    /// Advances TLS by one step with the received bytes. Writes all outgoing bytes before it waits
+    /// for more.
     fn advance(&mut self) -> io::Result<HandshakeStep> {
         let incoming = &mut self.incoming[self.waiting.clone()];
         let (outgoing, plain) = (&mut self.outgoing, &mut self.plain);
@@ -143,7 +144,7 @@ impl<'s> Handshake<'s> {
     }
 }
 
-/// Reads what has come behind what waits, which is a part of one record and far shorter than the
+/// Reads bytes behind the waiting ones, which are part of one record and far shorter than the
 /// buffer.
 pub(super) fn receive(
     mut stream: &TcpStream,
@@ -188,7 +189,7 @@ fn step<Data>(
             encode(outgoing, |room| data.encode(room)).map(|()| HandshakeStep::Again)
         }
         Ok(ConnectionState::TransmitTlsData(data)) => {
-            // It is written before anything is waited for.
+            // `advance` writes it before it waits.
             data.done();
             Ok(HandshakeStep::Again)
         }
@@ -202,7 +203,7 @@ fn step<Data>(
     (discard, next)
 }
 
-/// Writes behind what waits, with as much room as it takes.
+/// Appends to the outgoing bytes, and enlarges the buffer as needed.
 fn encode(
     outgoing: &mut Vec<u8>,
     mut write: impl FnMut(&mut [u8]) -> Result<usize, EncodeError>,

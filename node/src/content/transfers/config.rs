@@ -1,4 +1,4 @@
-//! How a node takes part in transfers.
+//! The settings of a node's transfers.
 
 use std::path::PathBuf;
 
@@ -8,25 +8,25 @@ use crate::content::direct::DirectListen;
 use crate::folder::config::{DirectChoice, Traffic};
 use crate::network::socket_of;
 
-/// How a node takes part.
+/// The settings of a node's transfers.
 #[derive(Clone, Debug, Default)]
 pub struct TransferConfig {
-    /// The largest single content fetched, in bytes.
+    /// The length of the longest content that the node fetches, in bytes.
     pub bytes_max: u64,
-    /// Its end of the faster way.
+    /// How the node uses direct channels.
     pub channel: DirectListen,
-    /// The most that is sent, in bytes a second; none for no limit.
+    /// The upload limit in bytes a second; none for no limit.
     pub upload: Option<u64>,
-    /// The most that is received, in bytes a second; none for no limit.
+    /// The download limit in bytes a second; none for no limit.
     pub download: Option<u64>,
-    /// Where what is known of links is kept over restarts.
+    /// The file that keeps the measurements of links over restarts.
     pub links: Option<PathBuf>,
-    /// Where it is kept over restarts who has shown which content.
+    /// The file that keeps over restarts which account has provided which content.
     pub shown: Option<PathBuf>,
 }
 
 impl TransferConfig {
-    /// What a node is told of its traffic, for one that listens on `listen`.
+    /// Returns the settings for a node's traffic options and its listening address.
     pub(crate) fn new(
         traffic: &Traffic,
         listen: Option<&Multiaddr>,

@@ -1,57 +1,59 @@
-//! What is said on `/souk/tensor/2`, over libp2p and on a direct channel alike.
+//! The messages of `/souk/tensor/2`, which are the same over libp2p and on a direct channel.
 //!
-//! The receiver asks for some contents of one job at once; the sender answers each in turn: its
-//! head, and then, if wanted, its bytes from the frame wanted to the end, without anything between.
+//! The receiver requests several contents of one job at once. The sender answers each in turn: its
+//! head and then, if requested, its bytes from the first missing frame to the end, without anything
+//! between.
 
 use serde::{Deserialize, Serialize};
 use souk_memory::{ContentId, FrameHash, Store, StoredContent};
 use souk_roles::access::Scope;
 
-/// Contents asked for at once.
+/// The most contents in one request.
 pub(super) const WANTS_MAX: usize = 256;
 
-/// The longest request: as many wants of some fifty bytes each, and room to spare.
+/// The longest request: as many wants of some fifty bytes each, and some spare bytes.
 pub(super) const REQUEST_BYTES_MAX: usize = 32 << 10;
 
-/// The receiver's word.
+/// The receiver's message.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ContentRequest {
-    /// The job that it wants them for.
+    /// The job that needs the contents.
     pub(super) scope: Scope,
-    /// What it wants, at most [`WANTS_MAX`].
+    /// The requested contents, at most [`WANTS_MAX`].
     pub(super) wants: Vec<Want>,
 }
 
-/// One content that is wanted.
+/// A request for one content.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Want {
     pub(super) id: ContentId,
-    /// The first frame that is not there yet.
+    /// The number of the first missing frame.
     pub(super) frame: u64,
-    /// Whether the hashes of the frames are wanted.
+    /// Whether the answer must include the hashes of the frames.
     pub(super) outline: bool,
-    /// Of longer content only the head is wanted.
+    /// The length in bytes above which the answer has only the head.
     pub(super) body_bytes_max: u64,
 }
 
-/// The sender's word about one content.
+/// The sender's message about one content.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum ContentAnswer {
-    /// It is here.
+    /// The sender holds the content.
     Content {
-        /// Length of the whole in bytes.
+        /// The length of the whole content in bytes.
         length: u64,
-        /// The hashes of its frames, if they were wanted.
+        /// The hashes of its frames, if the receiver requested them.
         frames: Vec<FrameHash>,
         /// Whether the bytes follow.
         follows: bool,
     },
-    /// The sender does not hold it, or not for this peer under this job: which, it does not say.
+    /// The sender does not hold the content, or not for this peer under this job; it does not say
+    /// which.
     Missing,
 }
 
 impl Want {
-    /// The answer to it, and the bytes that follow.
+    /// Returns the answer to this request, and the bytes that follow it.
     pub(super) fn answered(&self, held: Option<StoredContent>) -> (ContentAnswer, bytes::Bytes) {
         let Some(StoredContent { bytes, outline }) = held else {
             return (ContentAnswer::Missing, bytes::Bytes::new());
@@ -74,7 +76,7 @@ impl Want {
     }
 }
 
-/// What a store holds of an id. A file that is damaged or does not read is not held.
+/// Returns the content of an id from the store. Treats a damaged or unreadable file as missing.
 pub(super) fn look_up(store: &Store, id: &ContentId) -> Option<StoredContent> {
     match store.held(id) {
         Ok(held) => held,
@@ -85,7 +87,7 @@ pub(super) fn look_up(store: &Store, id: &ContentId) -> Option<StoredContent> {
     }
 }
 
-/// The same without waiting for a disk on the runtime's threads.
+/// Looks up a content without blocking the runtime's threads.
 pub(super) async fn look_up_aside(
     store: &std::sync::Arc<Store>,
     id: ContentId,
