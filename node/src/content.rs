@@ -1,6 +1,6 @@
-//! Content between peers: asked for by its id and checked by it, served to the parties of the job
-//! it is of, over a direct TLS channel where one comes about, at the pace that the node's owner
-//! allows, from where it comes soonest.
+//! Content between peers. A peer requests it by its id and checks it by the id; the holder serves
+//! it to the parties of its job, over a direct TLS channel if one opens, within the owner's rate
+//! limits. A buyer asks the fastest holder first.
 
 pub mod access;
 pub mod along;

@@ -1,12 +1,12 @@
-//! What a job's folder keeps for eyes: its plan, what happened, and when its devices did what.
+//! The files of a job for display: its plan, its events, and the timeline of its devices.
 //!
 //! ```text
-//! buyer/jobs/NAME/plan.json       the plan as it was shown
-//! buyer/jobs/NAME/events.jsonl    what happened, a line each, added as it happens
-//! buyer/jobs/NAME/timeline.json   what devices did, lease by lease, once the job ended
-//! buyer/jobs/NAME/cancel          there where the job is to end
+//! buyer/jobs/NAME/plan.json       the plan as the user saw it
+//! buyer/jobs/NAME/events.jsonl    the events, one per line, appended as they happen
+//! buyer/jobs/NAME/timeline.json   the devices' work, lease by lease, once the job ended
+//! buyer/jobs/NAME/cancel          exists once a user cancelled the job
 //! ```
-//! The job itself goes by its facts alone: none of this is needed to go on with it.
+//! The job itself needs only its facts: it can resume without these files.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -24,7 +24,7 @@ use super::JournalError;
 use super::names::{self, Names};
 use crate::clock::unix_ms;
 
-/// How often it is looked whether a job is to end.
+/// How often a job checks whether a user cancelled it.
 const CANCEL_PERIOD: Duration = Duration::from_millis(200);
 
 /// The files of a job.
@@ -33,28 +33,28 @@ pub struct JobFiles {
     folder: PathBuf,
 }
 
-/// A plan as it was shown.
+/// A plan as the user saw it.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct KeptPlan {
-    /// For programs.
+    /// The plan as JSON.
     pub plan: Value,
-    /// For people, in lines.
+    /// The plan as lines of text.
     pub text: Vec<String>,
-    /// What the providers on offer are called.
+    /// The display names of the providers on offer.
     pub names: Names,
 }
 
-/// Something that happened to a job.
+/// An event of a job, with its time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TimedEvent {
-    /// When, in milliseconds since 1970.
+    /// The time of the event, in milliseconds since 1970.
     pub at_ms: u64,
-    /// What.
+    /// The event itself.
     pub event: JobEvent,
 }
 
 impl TimedEvent {
-    /// Something that happens now.
+    /// Returns an event that happens now.
     #[must_use]
     pub fn now(event: JobEvent) -> TimedEvent {
         TimedEvent {
@@ -65,7 +65,7 @@ impl TimedEvent {
 }
 
 impl JobFiles {
-    /// Of the job of that name in the folder of jobs.
+    /// Returns the files of the job of this name in the folder of jobs.
     #[must_use]
     pub fn new(jobs: &Path, name: &str) -> JobFiles {
         JobFiles {
@@ -73,19 +73,19 @@ impl JobFiles {
         }
     }
 
-    /// Keeps a plan.
+    /// Stores a plan.
     pub fn keep_plan(&self, plan: &KeptPlan) {
         self.write("plan.json", &serde_json::to_vec(plan).unwrap_or_default());
     }
 
-    /// Keeps something that happened.
+    /// Appends an event.
     pub fn add(&self, happened: &TimedEvent) {
         if let Err(error) = self.append(happened) {
             tracing::debug!(%error, "an event of the job is not kept");
         }
     }
 
-    /// Keeps what devices did, beside what they did in the job's earlier lives.
+    /// Stores the timeline of the devices, merged with those of the job's earlier lives.
     pub fn keep_timeline(&self, timeline: &Timeline) {
         let mut all = self.timeline();
         all.merge(timeline.clone());
@@ -95,19 +95,19 @@ impl JobFiles {
         );
     }
 
-    /// The plan, if one is kept.
+    /// Returns the plan, if it is stored.
     #[must_use]
     pub fn plan(&self) -> Option<KeptPlan> {
         self.read("plan.json")
     }
 
-    /// What devices did, as far as it is kept.
+    /// Returns the stored timeline of the devices.
     #[must_use]
     pub fn timeline(&self) -> Timeline {
         self.read("timeline.json").unwrap_or_default()
     }
 
-    /// What happened, oldest first; a line that is not whole is left out.
+    /// Returns the events, oldest first, without incomplete lines.
     #[must_use]
     pub fn events(&self) -> Vec<TimedEvent> {
         let bytes = fs::read(self.events_path()).unwrap_or_default();
@@ -119,8 +119,8 @@ impl JobFiles {
             .collect()
     }
 
-    /// The receipts that have both signatures, by lease. One that was signed in two lives is the
-    /// same.
+    /// Returns the receipts with both signatures, by lease. A lease that was signed for in two
+    /// lives has the same receipt in both.
     #[must_use]
     pub fn receipts(&self) -> Vec<Receipt> {
         let signed = |happened: TimedEvent| match happened.event {
@@ -131,29 +131,29 @@ impl JobFiles {
         all.into_values().collect()
     }
 
-    /// Has the job end, whichever process runs it.
+    /// Asks the process that runs the job to cancel it.
     ///
     /// # Errors
-    /// When that cannot be written.
+    /// When the file system refuses.
     pub fn cancel(&self) -> Result<(), JournalError> {
         let path = self.cancel_path();
         fs::write(&path, b"").map_err(|source| JournalError::File { path, source })
     }
 
-    /// Forgets that the job was to end: it begins a new life.
+    /// Removes an earlier request to cancel, because the job begins a new life.
     pub fn begin(&self) {
-        // Most were never to end.
+        // Usually there is none.
         let _ = fs::remove_file(self.cancel_path());
     }
 
-    /// Ends once the job is to end.
+    /// Waits until a user cancels the job.
     pub async fn cancelled(&self) {
         while !self.cancel_path().exists() {
             tokio::time::sleep(CANCEL_PERIOD).await;
         }
     }
 
-    /// What devices did, with what happened around it.
+    /// Returns the timeline of the devices, with the buyer's events around it.
     #[must_use]
     pub fn whole_timeline(&self, names: &Names) -> Timeline {
         let mut all = self.timeline();
@@ -161,7 +161,7 @@ impl JobFiles {
         all
     }
 
-    /// Adds a line of its own, also behind one that a process did not live to end.
+    /// Appends an event on a line of its own, even after a line that a process left incomplete.
     fn append(&self, happened: &TimedEvent) -> io::Result<()> {
         let mut file = OpenOptions::new()
             .create(true)
@@ -197,7 +197,7 @@ impl JobFiles {
     }
 }
 
-/// Whether a file's last line has no end.
+/// Returns whether a file's last line is incomplete.
 fn is_torn(file: &mut fs::File) -> io::Result<bool> {
     if file.seek(SeekFrom::End(0))? == 0 {
         return Ok(false);
@@ -208,7 +208,7 @@ fn is_torn(file: &mut fs::File) -> io::Result<bool> {
     Ok(last != *b"\n")
 }
 
-/// What each provider did by the buyer's own clock: fetched, got ready, ran.
+/// Returns what each provider did by the buyer's clock: fetch, prepare, run.
 fn around(events: &[TimedEvent], names: &Names) -> Timeline {
     let mut timeline = Timeline::default();
     let mut since = BTreeMap::<AccountKey, u64>::new();

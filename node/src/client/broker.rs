@@ -1,4 +1,4 @@
-//! A peer's way to the market: whichever validator answers.
+//! A broker reaches the market through any validator that answers.
 
 mod queries;
 
@@ -18,21 +18,22 @@ use crate::folder::key;
 use crate::network::Network;
 use crate::protocols::market::{Age, Answer, Member, Members, Request};
 
-/// How long a question is put, in seconds.
+/// How long the client tries to get an answer, in seconds.
 const PATIENCE_S: u64 = PATIENCE.0 / 1_000_000;
 
-/// Asks validators; clones share one task, which knows who answered last.
+/// Sends requests to validators. Clones share one task, which remembers the validator that answered
+/// last.
 #[derive(Clone)]
 pub struct Broker {
     network: Network,
     validators: Arc<RwLock<Arc<[PeerId]>>>,
-    /// The validators that signatures show; none where the market's genesis is not known.
+    /// The validators that signatures prove; none if the market's genesis is unknown.
     known: Option<Arc<Mutex<KnownMembers>>>,
     pub(super) client: Client,
     takes_stale: bool,
 }
 
-/// Why the market was not reached.
+/// Why the market gave no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum BrokerError {
     /// No validator answered in time.
@@ -40,19 +41,22 @@ pub enum BrokerError {
     Unreachable {
         /// How many validators are known.
         tried: usize,
-        /// What the last one said.
+        /// The last validator's error.
         last: AttemptError,
     },
     /// The list of validators is empty.
     #[error("no validators are known")]
     NoValidators,
-    /// A validator gave an answer to another question.
+    /// A validator's answer does not belong to the question.
     #[error("a validator answered out of turn: is it an older or newer souk?")]
     Confused,
 }
 
 impl Broker {
-    /// A broker over these validators.
+    /// Returns a broker of these validators.
+    ///
+    /// # Errors
+    /// When none of their addresses is usable.
     pub async fn new(network: Network, contacts: &[Contact]) -> Result<Broker, BrokerError> {
         let mut validators = Vec::with_capacity(contacts.len());
         for contact in contacts {
@@ -73,15 +77,16 @@ impl Broker {
         })
     }
 
-    /// The same in a market that began so: with its operators' keys a broker can tell who became a
-    /// validator since, and follows.
+    /// Returns the broker with the genesis of its market: with the operators' keys in it, the
+    /// broker can verify who became a validator later, and uses these too.
     #[must_use]
     pub fn in_market(self, genesis: &Genesis) -> Broker {
         let known = Some(Arc::new(Mutex::new(KnownMembers::new(genesis))));
         Broker { known, ..self }
     }
 
-    /// The same, content with what a validator has although it can't ask the others.
+    /// Returns a broker that accepts a validator's own state, even if that validator cannot reach
+    /// the others.
     pub fn stale(&self) -> Broker {
         Broker {
             client: Client::start(self.network.clone(), self.validators(), true),
@@ -90,7 +95,7 @@ impl Broker {
         }
     }
 
-    /// The same for commands of an account: one client signs for one.
+    /// Returns a broker for the commands of an account: one client signs for one account.
     pub(super) fn for_account(self, account: AccountKey) -> Broker {
         if self.client.is_for(account) {
             return self;
@@ -100,37 +105,37 @@ impl Broker {
         Broker { client, ..self }
     }
 
-    /// How old the oldest answer was that this broker has taken, if it takes stale ones.
+    /// Returns the age of the oldest answer that this broker accepted, if it accepts stale ones.
     pub fn oldest(&self) -> Option<Age> {
         self.client.oldest().filter(|_| self.takes_stale)
     }
 
-    /// A counter that rises whenever something happened to `account`, and whenever the watch was
-    /// broken and is whole again, since something may have been missed then.
+    /// Returns a counter that rises whenever `account` changed, and whenever a broken watch
+    /// resumes, because it may have missed a change.
     pub fn watch(&self, account: AccountKey) -> watch::Receiver<u64> {
         self.client.watch(account)
     }
 
-    /// The log's clock: this machine's, and by how much those of the validators differ from it in
-    /// the median. What the market judges is judged by it.
+    /// Returns the log's clock: this machine's clock, and the median deviation of the validators'
+    /// clocks from it. The market decides by this clock.
     pub fn log_clock(&self) -> LogClock {
         self.client.log_clock()
     }
 
-    /// The validators this broker knows.
+    /// Returns the validators that this broker knows.
     pub fn validators(&self) -> Arc<[PeerId]> {
         let known = self.validators.read();
         known.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The network it asks over.
+    /// Returns the network of this broker.
     pub fn network(&self) -> &Network {
         &self.network
     }
 
-    /// Learns who the validators are now: those of the market's file may be gone by and by. What
-    /// the answer says without signatures changes nothing, nor does any where the genesis is not
-    /// known; see [`KnownMembers`].
+    /// Asks for the current validators, because those of the market's file may be gone. The broker
+    /// ignores unsigned statements in the answer, and all statements if it does not know the
+    /// genesis; see [`KnownMembers`].
     ///
     /// # Errors
     /// When no validator answers.
@@ -152,11 +157,11 @@ impl Broker {
         Ok(answer)
     }
 
-    /// Asks these validators from now on, and those it knew that were not removed.
+    /// Uses these validators from now on, and those earlier ones that the list does not name.
     async fn follow(&self, members: &Members) {
         let mut peers = Vec::with_capacity(members.validators.len());
         for address in members.addresses() {
-            // An address that this souk does not understand is one it can't use.
+            // This souk cannot use an address that it does not understand.
             let Ok(contact) = Contact::parse(&address) else {
                 continue;
             };
@@ -182,7 +187,10 @@ impl Broker {
         self.client.knows(peers).await;
     }
 
-    /// Puts `request` to one validator after another until one answers.
+    /// Sends `request` to one validator after another until one answers.
+    ///
+    /// # Errors
+    /// When none answers.
     pub async fn ask(&self, request: &Request) -> Result<Answer, BrokerError> {
         let came = self.client.ask(request.clone()).await;
         match came.reply {
@@ -192,7 +200,7 @@ impl Broker {
         }
     }
 
-    /// None of the validators answered, the last for this reason.
+    /// Returns the error that no validator answered, with the last validator's error.
     pub(super) fn unreachable(&self, last: Option<AttemptError>) -> BrokerError {
         BrokerError::Unreachable {
             tried: self.validators().len(),
@@ -200,7 +208,10 @@ impl Broker {
         }
     }
 
-    /// Puts `request` to one validator, once.
+    /// Sends `request` to one validator, once.
+    ///
+    /// # Errors
+    /// When that validator gives no answer.
     pub async fn ask_one(
         &self,
         validator: PeerId,

@@ -1,5 +1,5 @@
-//! How a market is come to by its line alone: a validator says how it began, which is checked
-//! against the id in the line.
+//! Joins a market by its invitation alone: a validator sends the market's genesis, which must match
+//! the id in the invitation.
 
 use souk_market::{Genesis, GenesisFault, MarketId};
 
@@ -9,32 +9,32 @@ use crate::folder::key::NodeKey;
 use crate::network::{self, Network, NetworkConfig};
 use crate::protocols::market::{Answer, Members, Request};
 
-/// Why a market was not joined.
+/// Why a market could not be joined.
 #[derive(Debug, thiserror::Error)]
 pub enum JoiningError {
-    /// This node's network.
+    /// This node's network did not start.
     #[error(transparent)]
     Network(#[from] network::StartError),
     /// No validator answers.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// Another market is there.
+    /// The validators belong to another market.
     #[error("the validators there keep market {found}, the line is for {wanted}")]
     Other {
-        /// The line's.
+        /// The market of the invitation.
         wanted: MarketId,
-        /// Theirs.
+        /// The market of the validators.
         found: MarketId,
     },
-    /// It is no market.
+    /// The genesis is not valid.
     #[error("what they say began the market is none: {0}")]
     Genesis(#[from] GenesisFault),
 }
 
-/// Asks the validators of a line how the market began, and who its validators are now.
+/// Asks the validators of an invitation for the market's genesis and its current validators.
 ///
 /// # Errors
-/// When none answers, or what they say is not what the line's id names.
+/// When none answers, or the genesis does not match the invitation's id.
 pub async fn fetch(invitation: &Invitation) -> Result<(Genesis, Members), JoiningError> {
     let network = Network::start(&NodeKey::generate(), NetworkConfig::default()).await?;
     let broker = Broker::new(network, &invitation.contacts).await?;

@@ -1,34 +1,33 @@
-//! The market's data as people ask for it: a class by the beginning of its name, candles of any
-//! length.
+//! The market's data for users: a class by the beginning of its name, and candles of any length.
 
 use souk_market::{Candle, Class, Quotes};
 
 use super::broker::{Broker, BrokerError};
 use crate::device::class_name;
 
-/// Why there is no class.
+/// Why no class was found.
 #[derive(Debug, thiserror::Error)]
 pub enum ClassError {
-    /// None is called so.
+    /// No quoted class has this name.
     #[error("no class called \"{name}\" was ever quoted")]
     Unknown {
-        /// The name given.
+        /// The requested name.
         name: String,
     },
-    /// Several begin so.
+    /// Several classes begin with this name.
     #[error("several classes begin with \"{name}\": {found}")]
     Several {
-        /// The name given.
+        /// The requested name.
         name: String,
-        /// The names of those.
+        /// The names of these classes.
         found: String,
     },
-    /// The market was not reached.
+    /// No validator answered.
     #[error(transparent)]
     Broker(#[from] BrokerError),
 }
 
-/// The class of a name, or the one whose name begins so.
+/// Returns the class of this name, or the only one whose name begins with it.
 ///
 /// # Errors
 /// [`ClassError`]
@@ -53,7 +52,7 @@ pub async fn class(broker: &Broker, name: &str) -> Result<Class, ClassError> {
     }
 }
 
-/// What a class costs whose name begins so.
+/// Returns the prices of the class of this name, or of the only one whose name begins with it.
 ///
 /// # Errors
 /// [`ClassError`]
@@ -65,7 +64,7 @@ pub async fn quotes(broker: &Broker, name: &str) -> Result<Quotes, ClassError> {
     })
 }
 
-/// Candles of `step` milliseconds from candles of a minute.
+/// Combines candles of a minute into candles of `step` milliseconds.
 #[must_use]
 pub fn merged(minutes: &[Candle], step: u64) -> Vec<Candle> {
     let mut merged: Vec<Candle> = Vec::new();

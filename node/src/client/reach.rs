@@ -1,4 +1,4 @@
-//! How a node comes to a market: its own network, and the validators behind it.
+//! Connects a node to a market: starts its network, and a broker of the validators.
 
 use crate::client::broker::{Broker, BrokerError};
 use crate::folder::config::ConfigError;
@@ -7,13 +7,13 @@ use crate::folder::market_file::MarketFile;
 use crate::network::{self, Network};
 use crate::protocols::market::Members;
 
-/// Why a market was not reached.
+/// Why a node could not reach a market.
 #[derive(Debug, thiserror::Error)]
 pub enum ReachError {
-    /// The market's file.
+    /// The market's file is not valid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// This node's network.
+    /// This node's network did not start.
     #[error(transparent)]
     Network(#[from] network::StartError),
     /// No validator answers.
@@ -21,7 +21,8 @@ pub enum ReachError {
     Broker(#[from] BrokerError),
 }
 
-/// A broker for who only looks, or brings what was signed elsewhere: its key means nothing.
+/// Returns a broker that only reads, or submits what another key signed: its own key has no
+/// account.
 ///
 /// # Errors
 /// When no validator answers.
@@ -32,7 +33,7 @@ pub async fn look(market: &MarketFile) -> Result<(Broker, Members), ReachError> 
     Ok((broker, members))
 }
 
-/// Starts the node's network, and a broker with the validators that the market's file names.
+/// Starts the node's network, and a broker of the validators in the market's file.
 pub(crate) async fn reach(
     key: &NodeKey,
     market: &MarketFile,

@@ -1,4 +1,4 @@
-//! What devices run their operators through, in the market's terms: a feature of a device for each.
+//! The backends of devices in the market's terms: each is a feature of a device.
 
 use souk_market::Features;
 use souk_roles::market::features;
@@ -10,7 +10,7 @@ fn feature(backend: Backend) -> Features {
     features::of(&features::BACKENDS, backend.name())
 }
 
-/// What an ask states: what each of the devices goes through.
+/// Returns the features that an ask states: the backend of each device.
 #[must_use]
 pub fn stated(devices: &DeviceChoice) -> Features {
     let backend = match devices {
@@ -27,8 +27,8 @@ pub fn stated(devices: &DeviceChoice) -> Features {
     feature(backend)
 }
 
-/// What an ask states of sessions: a device by itself keeps states for a lease that has a process
-/// of its own. Neither several devices together nor ONNX Runtime keep any.
+/// Returns whether an ask offers sessions, as a feature. A single device keeps states for a lease
+/// with a process of its own; groups of several devices and ONNX Runtime keep none.
 #[must_use]
 pub fn sessions(devices: &DeviceChoice, isolation: Isolation) -> Features {
     let keeps_states = match devices {
@@ -48,7 +48,7 @@ pub fn sessions(devices: &DeviceChoice, isolation: Isolation) -> Features {
     }
 }
 
-/// What a job of so many sequences needs: none for one that keeps no states.
+/// Returns the features that a job with this many sequences needs; none if it keeps no states.
 #[must_use]
 pub fn needed_sessions(sequences: u32) -> Features {
     match sequences {
@@ -57,7 +57,7 @@ pub fn needed_sessions(sequences: u32) -> Features {
     }
 }
 
-/// What a job needs that asks for one.
+/// Returns the features that a job needs because it requests a backend.
 #[must_use]
 pub fn needed(backend: Option<Backend>) -> Features {
     backend.map_or(Features(0), feature)

@@ -1,9 +1,9 @@
-//! Readable names of the market's classes: `gpu-m5-t7-b6-emulated` is a GPU in band 5 of memory, 7
-//! of throughput and 6 of bandwidth, emulated. A band is four times as wide as the one below.
+//! Readable names of the market's classes: `gpu-m5-t7-b6-emulated` is an emulated GPU in band 5 of
+//! memory, 7 of throughput and 6 of bandwidth. A band is four times as wide as the one below.
 
 use souk_market::{Band, Class, KindCode};
 
-/// The kinds by name and the market's number: their order in the taxonomy, which only ever grows at
+/// The names of kinds and the market's numbers, in the order of the taxonomy, which only grows at
 /// its end.
 pub(super) const KINDS: [(&str, KindCode); 9] = [
     ("cpu", KindCode(1)),
@@ -19,7 +19,7 @@ pub(super) const KINDS: [(&str, KindCode); 9] = [
 
 const EMULATED: &str = "-emulated";
 
-/// The name of a class.
+/// Returns the name of a class.
 #[must_use]
 pub fn of(class: &Class) -> String {
     let known = KINDS.iter().find(|(_, code)| *code == class.kind);
@@ -31,7 +31,7 @@ pub fn of(class: &Class) -> String {
     )
 }
 
-/// The class of a name; none where it is no class's.
+/// Returns the class of a name; none if the name is not valid.
 #[must_use]
 pub fn parse(name: &str) -> Option<Class> {
     let (rest, emulated) = match name.strip_suffix(EMULATED) {
@@ -56,7 +56,7 @@ pub fn parse(name: &str) -> Option<Class> {
     })
 }
 
-/// What a class's bands mean, in words.
+/// Describes the ranges of a class's bands.
 #[must_use]
 pub fn in_words(class: &Class) -> String {
     format!(

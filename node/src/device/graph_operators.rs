@@ -1,7 +1,7 @@
-//! Which operators a graph uses, those of its functions and bodies too.
+//! The operators that a graph uses, including those of its functions and bodies.
 //!
-//! A stranger's graph is read where its lease is run. The provider's own process has this answer of
-//! it, which is bounded, and holds it against its owner's limits.
+//! The process that runs a lease reads the stranger's graph. The provider's own process receives
+//! only this bounded answer, and compares it with its owner's limits.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use souk_onnx::{self as onnx, NodeProto};
 
 use crate::folder::limits::{LimitRefusal, ProviderLimits};
 
-/// Operators at most: ONNX has two hundred.
+/// The most operators: ONNX has two hundred.
 const NAMES_MAX: usize = 1024;
 
-/// Bytes of an operator's name at most: the longest of ONNX has 35.
+/// The most bytes of an operator's name: the longest of ONNX has 35.
 const NAME_BYTES_MAX: usize = 128;
 
-/// A graph uses more operators than there are, or longer names than any has.
+/// A graph has too many operators, or too long a name of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the graph names more than {NAMES_MAX} operators, or one in over {NAME_BYTES_MAX} bytes")]
 pub(crate) struct UnknownOperators;
@@ -32,7 +32,8 @@ pub(crate) struct GraphOperators {
 }
 
 impl GraphOperators {
-    /// Those of a model; none of what is no model, which is named as such when it is compiled.
+    /// Returns the operators of a model. Returns none for invalid bytes, which the compilation
+    /// reports.
     pub(crate) fn of(model: Bytes) -> Result<Self, UnknownOperators> {
         let mut found = Self::default();
         let Ok(model) = onnx::decode(model) else {
@@ -61,16 +62,16 @@ impl GraphOperators {
         inner.try_for_each(|node| self.add(node))
     }
 
-    /// Whether a process that reads graphs can have said this.
+    /// Returns whether an honest process can have reported this.
     pub(crate) fn is_sound(&self) -> bool {
         let is_name = |name: &String| name.len() <= NAME_BYTES_MAX;
         self.names.len() <= NAMES_MAX && self.names.iter().all(is_name)
     }
 
-    /// Whether a provider runs all of them.
+    /// Checks that a provider's limits allow all of them.
     ///
     /// # Errors
-    /// The first that it does not.
+    /// The first that they do not allow.
     pub(crate) fn check(&self, limits: &ProviderLimits) -> Result<(), LimitRefusal> {
         if self.wasm {
             limits.check_kernel(Custom::Wasm)?;

@@ -1,7 +1,7 @@
-//! What the nodes of a graph take in one run, with inputs of these shapes.
+//! The work of a graph's nodes in one run, for given shapes of inputs.
 //!
-//! A stranger's graph is read where its lease is run. What comes of it are numbers, and the time
-//! that an ask states for them is reckoned by the provider's own process.
+//! The process that runs a lease reads the stranger's graph. It returns numbers only, from which
+//! the provider's own process computes the time by an ask.
 
 use std::collections::BTreeMap;
 
@@ -12,25 +12,25 @@ use souk_onnx::work::Work;
 use souk_scheduler::graph::cost::{Cost, OperatorClass};
 use souk_scheduler::graph::{Bindings, Graph};
 
-/// Nodes that differ in what they take, at most: layers are alike, so that a model of a thousand
-/// of them has some hundred. Of a graph with more nothing is promised.
+/// The most different nodes. Layers are alike, so that a model of a thousand nodes has some hundred
+/// different ones. For a graph with more, the provider makes no promise.
 const NODES_MAX: usize = 4096;
 
-/// Element type and extents of an input, by its name.
+/// The name, element type and extents of an input.
 pub(crate) type Shape = (String, DType, Vec<usize>);
 
-/// Those of tensors by name.
+/// Returns the shapes of tensors by name.
 pub(crate) fn shapes_of(inputs: &BTreeMap<String, Tensor>) -> Vec<Shape> {
     let shape =
         |(name, tensor): (&String, &Tensor)| (name.clone(), tensor.dtype(), tensor.dims().to_vec());
     inputs.iter().map(shape).collect()
 }
 
-/// What a graph takes: nodes that take the same are counted together.
+/// The work of a graph: it counts equal nodes together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GraphWork(BTreeMap<NodeWork, u32>);
 
-/// What a node takes, as far as its time by an ask depends on it.
+/// The work of a node, as far as its time by an ask depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct NodeWork {
     kind: NodeKind,
@@ -40,7 +40,7 @@ struct NodeWork {
     launches: u64,
 }
 
-/// Kinds of work that asks state a speed for.
+/// The kinds of work for which asks state a speed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 enum NodeKind {
     Product,
@@ -49,7 +49,7 @@ enum NodeKind {
 }
 
 impl GraphWork {
-    /// What one run takes; none where the model does not say it before it is run.
+    /// Returns the work of one run; none if the model does not determine it before the run.
     pub(crate) fn of(model: Bytes, inputs: &[Shape]) -> Option<Self> {
         let mut bindings = Bindings::new();
         for (name, dtype, dims) in inputs {
@@ -67,12 +67,12 @@ impl GraphWork {
         work.is_sound().then_some(work)
     }
 
-    /// Whether a process that reads graphs can have said this.
+    /// Returns whether an honest process can have reported this.
     pub(crate) fn is_sound(&self) -> bool {
         self.0.len() <= NODES_MAX
     }
 
-    /// What its nodes take, and how many of them the same.
+    /// Returns the cost of each kind of node, and how many nodes share it.
     pub(super) fn costs(&self) -> impl Iterator<Item = (Cost, u32)> {
         self.0.iter().map(|(node, count)| (node.cost(), *count))
     }

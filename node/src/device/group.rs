@@ -1,4 +1,4 @@
-//! What runs jobs on one device, or on several of one owner that share each subgraph.
+//! Runs jobs on one device, or on several devices of one owner that share each subgraph.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,21 +11,24 @@ use souk_scheduler::planning::Objective;
 use souk_vocabulary::processor::Processor;
 use souk_vocabulary::profile::Profile;
 
-/// Tensors between the devices of a group in this process, in memory; more of them go to disk.
+/// The most bytes of tensors between the devices of a group in this process; the rest goes to disk.
 pub(crate) const GROUP_BYTES_MAX: u64 = 2 << 30;
 
-/// Tensors between the devices of a group that memory has no room for.
+/// The most bytes of such tensors on disk.
 const SPILL_BYTES_MAX: u64 = 16 << 30;
 
-/// Where tensors between devices that share a subgraph may lie.
+/// The place of tensors between devices that share a subgraph.
 pub(crate) enum Between<'a> {
-    /// In memory as far as the machine has some to spare, and beyond that in this folder.
+    /// In memory up to a limit, and beyond that in this folder.
     Folder(&'a Path),
-    /// In so many bytes of memory: a process without a disk.
+    /// In this many bytes of memory, because the process has no disk.
     Memory(u64),
 }
 
-/// What runs on one device, or on several that share each subgraph.
+/// Returns a runner for one device, or for several that share each subgraph.
+///
+/// # Errors
+/// When the devices cannot work together.
 pub(crate) fn crew(
     (between, objective): (Between<'_>, Objective),
     name: &str,
@@ -59,7 +62,7 @@ pub(crate) fn crew(
     Runner::group(name, members, store.clone(), clock, config)
 }
 
-/// What a device of several is called.
+/// Returns the label of a device in a group.
 pub(crate) fn member_label(name: &str, index: usize, profile: &Profile) -> String {
     format!("{name}/{index} {}", profile.name)
 }

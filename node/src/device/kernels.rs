@@ -1,4 +1,4 @@
-//! Kernels of a buyer's own in the market's terms: a feature of a device for each language it runs.
+//! The buyers' own kernels in the market's terms: each language is a feature of a device.
 
 use souk_market::Features;
 use souk_onnx::NodeProto;
@@ -9,15 +9,15 @@ use souk_scheduler::graph::Graph;
 use crate::folder::config::DeviceChoice;
 use crate::folder::limits::ProviderLimits;
 
-/// Every language there is.
+/// All languages of kernels.
 const LANGUAGES: [Custom; 2] = [Custom::Wasm, Custom::Wgsl];
 
 fn feature(language: Custom) -> Features {
     features::of(&features::KERNELS, language.name())
 }
 
-/// What an ask states: the languages that this build has for the devices and that the provider's
-/// limits allow.
+/// Returns the features that an ask states: the languages that this build supports on the devices
+/// and that the provider's limits allow.
 #[must_use]
 pub fn offered(devices: &DeviceChoice, limits: &ProviderLimits) -> Features {
     let allowed =
@@ -25,7 +25,7 @@ pub fn offered(devices: &DeviceChoice, limits: &ProviderLimits) -> Features {
     union(LANGUAGES.into_iter().filter(allowed))
 }
 
-/// Whether one of the devices runs kernels in a language.
+/// Returns whether one of the devices runs kernels in a language.
 fn runs(devices: &DeviceChoice, language: Custom) -> bool {
     match devices {
         DeviceChoice::Cpu { .. } | DeviceChoice::Emulated { .. } => {
@@ -37,14 +37,14 @@ fn runs(devices: &DeviceChoice, language: Custom) -> bool {
     }
 }
 
-/// What a graph needs.
+/// Returns the features that a graph needs.
 #[must_use]
 pub fn needed(graph: &Graph) -> Features {
     let nodes = graph.nodes().iter();
     union(nodes.flat_map(|node| kernels(&node.proto)))
 }
 
-/// The languages of a node's kernels: its own, and those in its bodies.
+/// Returns the languages of a node's kernels, including those in its bodies.
 fn kernels(node: &NodeProto) -> Vec<Custom> {
     let inner = node.subgraphs().flat_map(|graph| &graph.node);
     let own = Custom::of(node).into_iter();

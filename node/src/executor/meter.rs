@@ -1,7 +1,7 @@
-//! Joules of the CPU for runs in sandboxes, from where no meter can be read.
+//! The CPU energy of runs in sandboxes, which cannot read a meter themselves.
 //!
-//! The counters of the processor's packages count for the whole machine. What they count while
-//! leases are at work is divided among these by the time that their processes had the cores.
+//! The counters of the processor's packages cover the whole machine. This module divides their
+//! joules among the leases at work by the core time of their processes.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,43 +13,43 @@ use souk_scheduler::execution::report::{Report, ReportedEnergy};
 
 use crate::executor::LeaseExecutor;
 
-/// Where Linux shows processes.
+/// The folder in which Linux shows processes.
 const PROCESSES: &str = "/proc";
 
-/// The counters of this machine, and who is at work.
+/// The counters of this machine, and the runs at work.
 pub(crate) struct Energy {
     meter: Option<Meter>,
-    /// Nanoseconds that a process has computed.
+    /// Returns the nanoseconds of core time of a process.
     time_of: fn(u32) -> u64,
     shares: Mutex<Shares>,
 }
 
-/// What was counted, divided among runs.
+/// The counted joules, divided among runs.
 #[derive(Default)]
 struct Shares {
-    /// Joules that the counters showed last.
+    /// The joules that the counters showed last.
     counted: f64,
-    /// How many runs there were.
+    /// How many runs began so far.
     begun: u64,
     at_work: BTreeMap<u64, Share>,
 }
 
-/// What one run had since it began.
+/// The share of one run since it began.
 struct Share {
     process: u32,
     nanoseconds: u64,
     joules: f64,
 }
 
-/// A run in a process, until this is dropped. A process at several runs of a stream is at each of
-/// them alike.
+/// A run in a process, until this is dropped. The time of a process with several runs of a stream
+/// is divided equally among them.
 pub(crate) struct AtWork<'a> {
     energy: &'a Energy,
     run: u64,
 }
 
 impl Energy {
-    /// The counters of this machine, if it has some that may be read.
+    /// Finds the counters of this machine; there may be none that this process may read.
     pub(crate) fn find() -> Self {
         Self::of(Meter::find(), |process| {
             time_in(Path::new(PROCESSES), process)
@@ -64,8 +64,8 @@ impl Energy {
         }
     }
 
-    /// Notes that what a slots has is at work; none where nothing counts, or where its device
-    /// reads the counters itself.
+    /// Records that the process of a lease begins a run. Returns none if there is no counter, or if
+    /// the lease has no process of its own.
     pub(crate) fn begin(&self, slots: &LeaseExecutor) -> Option<AtWork<'_>> {
         self.begin_of(slots.process_id()?)
     }
@@ -83,7 +83,7 @@ impl Energy {
         Some(AtWork { energy: self, run })
     }
 
-    /// The shares as of now; none where nothing counts.
+    /// Updates the shares to the present and returns them; none if there is no counter.
     fn passed(&self) -> Option<MutexGuard<'_, Shares>> {
         let counted = self.meter.as_ref()?.joules()?;
         let shares = self.shares.lock();
@@ -103,7 +103,7 @@ impl Shares {
         }
         let worked = |share: &mut Share| {
             let before = std::mem::replace(&mut share.nanoseconds, time_of(share.process));
-            // Threads that have ended are no longer counted.
+            // The sum excludes threads that have ended.
             share.nanoseconds.saturating_sub(before) as f64 / runs[&share.process]
         };
         let worked: Vec<f64> = self.at_work.values_mut().map(worked).collect();
@@ -116,7 +116,7 @@ impl Shares {
 }
 
 impl AtWork<'_> {
-    /// Writes into the report of a run that has ended what its CPU took since this was begun.
+    /// Writes the joules of the CPU since the run began into the run's report.
     pub(crate) fn write(self, report: &mut Report) {
         let Some(shares) = self.energy.passed() else {
             return;
@@ -143,7 +143,7 @@ impl Drop for AtWork<'_> {
     }
 }
 
-/// Nanoseconds that the threads of a process had a core; 0 where that is not shown.
+/// Returns the nanoseconds of core time of a process's threads; 0 if the system does not show it.
 fn time_in(processes: &Path, process: u32) -> u64 {
     let threads = fs::read_dir(processes.join(format!("{process}/task")));
     let threads = threads.into_iter().flatten().filter_map(Result::ok);

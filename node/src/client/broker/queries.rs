@@ -1,4 +1,4 @@
-//! The questions a broker puts to the market, each with its answer's type.
+//! The questions that a broker asks the market, each with the type of its answer.
 
 use souk_market::{
     Account, AccountKey, Bid, Class, ClassSummary, Explanation, JobId, Lease, LeaseId, Listing,
@@ -13,7 +13,7 @@ use crate::protocols::market::{
     Answer, Governance, MONEY_REQUESTS_MAX, Members, NAMED_MAX, Request, Status,
 };
 
-/// Sends a request and takes the one answer that belongs to it.
+/// Sends a request and returns its answer; fails if the answer belongs to another request.
 macro_rules! asked {
     ($broker:expr, $request:expr, $answer:pat => $value:expr) => {
         match $broker.ask(&$request).await? {
@@ -24,18 +24,18 @@ macro_rules! asked {
 }
 
 impl Broker {
-    /// Every ask in the book.
+    /// Returns every ask in the book.
     pub async fn book(&self) -> Result<Vec<Listing>, BrokerError> {
         asked!(self, Request::Book, Answer::Book(asks) => asks)
     }
 
-    /// The asks that suit, of each class the cheapest, and why the others do not.
+    /// Returns the cheapest suitable asks of each class, and why the others do not suit.
     pub async fn choose(&self, demands: Demands) -> Result<Choice, BrokerError> {
         let request = Request::Choose(Box::new(demands));
         asked!(self, request, Answer::Chosen(choice) => *choice)
     }
 
-    /// Every lease bought for these jobs, closed ones too as long as the market keeps them.
+    /// Returns every lease for these jobs; closed ones as long as the market keeps them.
     pub async fn job_leases(
         &self,
         buyer: AccountKey,
@@ -50,13 +50,13 @@ impl Broker {
         Ok(all)
     }
 
-    /// One account, if it is registered.
+    /// Returns an account, if it is registered.
     pub async fn account(&self, key: AccountKey) -> Result<Option<Account>, BrokerError> {
         asked!(self, Request::Account(key), Answer::Account(account) => account.map(|a| *a))
     }
 
-    /// Requests for credits in or out that wait for the operator: of one account, or of all, the
-    /// oldest first.
+    /// Returns the requests for credits in or out that wait for the operator, of one account or of
+    /// all, oldest first.
     pub async fn money_requests(
         &self,
         of: Option<AccountKey>,
@@ -67,7 +67,7 @@ impl Broker {
             let request = Request::MoneyRequests(of, after);
             let page: Vec<MoneyRequest> =
                 asked!(self, request, Answer::MoneyRequests(requests) => requests)?;
-            // A validator that goes round would be asked for ever.
+            // Stop if a validator repeats a page; otherwise the loop might never end.
             let is_last = page.len() < MONEY_REQUESTS_MAX;
             let goes_on = page.first().is_some_and(|first| first.id > after);
             all.extend(page);
@@ -77,18 +77,19 @@ impl Broker {
         }
     }
 
-    /// How the market is run: its operators, its rules, and what of them is to change.
+    /// Returns how the operators run the market: its operators, its rules, and their pending
+    /// changes.
     pub async fn governance(&self) -> Result<Governance, BrokerError> {
         asked!(self, Request::Governance, Answer::Governance(found) => *found)
     }
 
-    /// The orders of an account that rest in the books, the oldest first.
+    /// Returns the orders of an account that rest in the books, oldest first.
     pub async fn orders(&self, account: AccountKey) -> Result<Vec<OpenOrder>, BrokerError> {
         asked!(self, Request::Orders(account), Answer::Orders(orders) => orders)
     }
 
-    /// Movements of an account's credits, the newest first: as far as one validator has seen them,
-    /// and `most` at most. Whether there are older ones.
+    /// Returns at most `most` movements of an account's credits, newest first, as far as one
+    /// validator has seen them, and whether there are older ones.
     pub async fn statement(
         &self,
         account: AccountKey,
@@ -109,8 +110,8 @@ impl Broker {
         Ok(all)
     }
 
-    /// As many movements as one answer has that came before a place in the log, the newest first;
-    /// the newest of all where none is given.
+    /// Returns one page of movements before a place in the log, newest first; without a place, the
+    /// newest of all.
     pub async fn statement_before(
         &self,
         account: AccountKey,
@@ -120,32 +121,32 @@ impl Broker {
         asked!(self, request, Answer::Statement(page) => page)
     }
 
-    /// Every class that was ever traded in or quoted, at a glance.
+    /// Returns a summary of every class that was ever traded or quoted.
     pub async fn classes(&self) -> Result<Vec<ClassSummary>, BrokerError> {
         asked!(self, Request::Classes, Answer::Classes(classes) => classes)
     }
 
-    /// One lease, if it is known.
+    /// Returns a lease, if the market knows it.
     pub async fn lease(&self, id: LeaseId) -> Result<Option<Lease>, BrokerError> {
         asked!(self, Request::Lease(id), Answer::Lease(lease) => lease.map(|l| *l))
     }
 
-    /// The leases of an account that are not closed.
+    /// Returns the open leases of an account.
     pub async fn leases(&self, key: AccountKey) -> Result<Vec<Lease>, BrokerError> {
         asked!(self, Request::Leases(key), Answer::Leases(leases) => leases)
     }
 
-    /// The sums over all accounts.
+    /// Returns the sums over all accounts.
     pub async fn totals(&self) -> Result<Totals, BrokerError> {
         asked!(self, Request::Totals, Answer::Totals(totals) => totals)
     }
 
-    /// What a class costs, if it was ever quoted.
+    /// Returns the prices of a class, if it was ever quoted.
     pub async fn quotes(&self, class: Class) -> Result<Option<Quotes>, BrokerError> {
         asked!(self, Request::Quotes(class), Answer::Quotes(quotes) => quotes.map(|q| *q))
     }
 
-    /// Which asks suit a bid, and why the others do not.
+    /// Returns which asks suit a bid, and why the others do not.
     pub async fn explain(
         &self,
         key: AccountKey,
@@ -155,8 +156,9 @@ impl Broker {
         asked!(self, request, Answer::Explanation(explanation) => explanation)
     }
 
-    /// Where these accounts' peers can be reached, as far as validators know. Every validator is
-    /// asked until all are found: a peer announces itself to those it reaches.
+    /// Returns the addresses of these accounts' peers, as far as validators know them. Asks every
+    /// validator until it has found all, because a peer announces itself to the validators that it
+    /// reaches.
     pub async fn find(&self, keys: &[AccountKey]) -> Result<Vec<Contact>, BrokerError> {
         let request = Request::Find(keys.to_vec());
         let mut found = asked!(self, request, Answer::Found(found) => found)?;
@@ -173,7 +175,7 @@ impl Broker {
         Ok(found.iter().map(Contact::from).collect())
     }
 
-    /// Tells every validator where this node is reached. How many have heard it.
+    /// Announces this node's addresses to every validator. Returns how many confirmed it.
     pub async fn announce(&self) -> usize {
         let addresses = self.network.addresses().await;
         let request = Request::Announce(addresses.iter().map(ToString::to_string).collect());
@@ -186,12 +188,12 @@ impl Broker {
             .count()
     }
 
-    /// Who the validators are, as one of them sees it.
+    /// Returns the validators, as one of them knows them.
     pub async fn members(&self) -> Result<Members, BrokerError> {
         asked!(self, Request::Members, Answer::Members(members) => members)
     }
 
-    /// How each validator stands, in the order they are known.
+    /// Returns the status of each validator, in the broker's order.
     pub async fn statuses(&self) -> Vec<Result<Status, AttemptError>> {
         let validators = self.validators();
         let asked = validators.iter().map(|peer| async {

@@ -1,9 +1,9 @@
-//! Who a channel's other end must be: TLS 1.3 with the nodes' own keys in place of certificates.
+//! Authenticates the ends of a channel: TLS 1.3 with the nodes' own keys instead of certificates.
 //!
-//! A node's ed25519 key is its peer id, so it is its raw public key (RFC 7250) in TLS as well: each
-//! end accepts one key, that of the peer it agreed on the direct channel with, and there is no
-//! name, no authority and no date to be checked. What a key signs in TLS begins with 64 spaces and
-//! TLS's own words, so it is nothing that noise or the market would take.
+//! A node's ed25519 key is its peer id, and also its raw public key (RFC 7250) in TLS: each end
+//! accepts only the key of the peer with which it agreed on the channel, so there is no name,
+//! authority or date to check. A signature in TLS covers 64 spaces and a TLS label first, so
+//! neither noise nor the market accepts it.
 
 use std::sync::Arc;
 
@@ -24,13 +24,13 @@ use rustls::{
 
 use crate::folder::key::NodeKey;
 
-/// What stands before the 32 bytes of an ed25519 key in a SubjectPublicKeyInfo (RFC 8410).
+/// The prefix of the 32 bytes of an ed25519 key in a SubjectPublicKeyInfo (RFC 8410).
 const PUBLIC_PREFIX: [u8; 12] = [48, 42, 48, 5, 6, 3, 43, 101, 112, 3, 33, 0];
 
-/// What stands before the 32 bytes of an ed25519 secret in PKCS#8 (RFC 8410).
+/// The prefix of the 32 bytes of an ed25519 secret in PKCS#8 (RFC 8410).
 const SECRET_PREFIX: [u8; 16] = [48, 46, 2, 1, 0, 48, 5, 6, 3, 43, 101, 112, 4, 34, 4, 32];
 
-/// The end that dials.
+/// Returns the configuration of the end that dials.
 pub(super) fn dialling(key: &NodeKey, peer: [u8; 32]) -> Result<Arc<ClientConfig>, Error> {
     let provider = provider();
     let mut config = ClientConfig::builder_with_provider(provider.clone())
@@ -44,7 +44,7 @@ pub(super) fn dialling(key: &NodeKey, peer: [u8; 32]) -> Result<Arc<ClientConfig
     Ok(Arc::new(config))
 }
 
-/// The end that is dialled.
+/// Returns the configuration of the end that accepts.
 pub(super) fn dialled(key: &NodeKey, peer: [u8; 32]) -> Result<Arc<ServerConfig>, Error> {
     let provider = provider();
     let mut config = ServerConfig::builder_with_provider(provider.clone())
@@ -56,7 +56,7 @@ pub(super) fn dialled(key: &NodeKey, peer: [u8; 32]) -> Result<Arc<ServerConfig>
     Ok(Arc::new(config))
 }
 
-/// Ring, which noise brings already, with the ciphers that processors have instructions for.
+/// Returns ring, which noise already uses, with the ciphers that processors have instructions for.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     let cipher_suites = vec![
         ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -80,7 +80,7 @@ fn spki(key: &[u8; 32]) -> Vec<u8> {
     [&PUBLIC_PREFIX[..], key].concat()
 }
 
-/// Accepts the one peer.
+/// Accepts only one peer.
 #[derive(Debug)]
 struct OnlyPeer {
     spki: Vec<u8>,
@@ -114,14 +114,14 @@ impl OnlyPeer {
     }
 }
 
-/// TLS 1.2 is not spoken here.
+/// Refuses TLS 1.2.
 fn no_tls12() -> Result<HandshakeSignatureValid, Error> {
     Err(Error::General(
         "only TLS 1.3 is spoken on a direct channel".to_owned(),
     ))
 }
 
-/// What either end asks of a signature: the same, but each as its own kind of verifier.
+/// Implements the checks of signatures, which are the same for both traits of verifiers.
 macro_rules! checks_of_signatures {
     () => {
         fn verify_tls12_signature(

@@ -1,4 +1,5 @@
-//! What is on its way to this node, and who wants it: one brings a content, the others wait for it.
+//! The contents on their way to this node, and the callers that need them: one fetches a content,
+//! the others wait for it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,21 +10,21 @@ use tokio::sync::watch;
 
 use super::lock;
 
-/// Everything that somebody wants.
+/// All contents that callers need.
 pub(super) type Contents = Mutex<HashMap<ContentId, Arc<WantedContent>>>;
 
-/// One of those who want a content; the last to leave turns off the light.
+/// A caller's need of a content. Dropping the last one removes the entry.
 pub(super) struct WantedHere<'a> {
     contents: &'a Contents,
     id: ContentId,
     pub(super) wanted: Arc<WantedContent>,
 }
 
-/// A content that somebody wants.
+/// A content that callers need.
 pub(super) struct WantedContent {
-    /// One brings it, and the others wait.
+    /// Held by the caller that fetches it; the others wait.
     pub(super) alone: tokio::sync::Mutex<()>,
-    /// As urgently as any of them wants it.
+    /// The highest urgency of all callers.
     pub(super) urgency: watch::Sender<Urgency>,
 }
 
@@ -60,7 +61,7 @@ impl WantedHere<'_> {
 impl Drop for WantedHere<'_> {
     fn drop(&mut self) {
         let mut coming = lock(self.contents);
-        // The map's and this one's.
+        // One reference belongs to the map and one to this value.
         if Arc::strong_count(&self.wanted) <= 2 {
             coming.remove(&self.id);
         }
