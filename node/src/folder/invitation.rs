@@ -16,25 +16,25 @@ use super::contact::{Contact, ContactError};
 
 const SCHEME: &str = "souk:";
 
-/// A market's id, and validators that may be asked about it.
+/// A market's id, and validators to ask about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
-    /// The hash of how the market began.
+    /// The hash of the market's genesis.
     pub market: MarketId,
-    /// Where validators are, one at least.
+    /// The contacts of validators, at least one.
     pub contacts: Vec<Contact>,
 }
 
 /// Why a text is not an invitation.
 #[derive(Debug, thiserror::Error)]
 pub enum InvitationError {
-    /// It does not look like one.
+    /// It does not have the form of an invitation.
     #[error("\"{0}\" is not a market's line, souk:ID@ADDRESS")]
     Form(String),
-    /// The id is none.
+    /// The id is not valid.
     #[error("\"{0}\" is not a market's id: 64 hexadecimal digits")]
     Market(String),
-    /// An address is none.
+    /// An address is not valid.
     #[error(transparent)]
     Contact(#[from] ContactError),
 }

@@ -160,8 +160,8 @@ impl Acquaintances {
     }
 
     /// Returns the oldest profile of the largest group that shares a property, if the group has at
-    /// least two more members than the newcomer's would have; this margin keeps places from moving
-    /// to and fro.
+    /// least two more members than the newcomer's has now; this margin keeps places from moving to
+    /// and fro.
     fn crowded<T: Copy + Eq + Hash>(
         &self,
         newcomer: &Acquaintance,

@@ -73,7 +73,7 @@ impl SharedContent {
         Ok(SharedContent::SharedContents)
     }
 
-    /// Returns the bytes; `files` must be the shared memory of the message, in order.
+    /// Returns the bytes; `shared` must be the shared memory of the message, in order.
     pub(super) fn bytes(
         self,
         shared: &mut impl Iterator<Item = SealedMemory>,
