@@ -208,7 +208,7 @@ impl PeerScores {
             .filter_map(|(peer, score)| Some((peer, score.blocked?)))
     }
 
-    /// Forgets peers without a record; if all have one, forgets the least important.
+    /// Forgets peers whose faults are long past; if there are none, forgets the least important.
     fn make_room(&mut self, peer: PeerId, now_ms: u64) {
         if self.scores.len() < PEERS_MAX || self.scores.contains_key(&peer) {
             return;

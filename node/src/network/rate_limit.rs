@@ -25,7 +25,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Returns limits that allow each peer a burst, and `per_second` more each second.
+    /// Returns limits that allow each peer a cost of `burst` at once, and `per_second` after that.
     #[must_use]
     pub fn new(burst: u32, per_second: u32) -> RateLimit {
         RateLimit {
