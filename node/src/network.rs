@@ -52,10 +52,10 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The file of known peers in a node's folder.
 pub const PEERS_FILE: &str = "peers.json";
 
-/// How the network listens.
+/// The configuration of the network.
 #[derive(Clone, Debug, Default)]
 pub struct NetworkConfig {
-    /// The address to listen on; port 0 takes a free one. None listens nowhere.
+    /// The address to listen on; port 0 takes a free one. Without an address the node only dials.
     pub listen: Option<Multiaddr>,
     /// Where the node keeps addresses of known peers over restarts. A node without this file is
     /// here only briefly and takes no part in discovery.
@@ -84,7 +84,7 @@ pub struct Network {
     kept: Arc<KeptStreams<Stream>>,
 }
 
-/// Why the network did not start.
+/// Why the network could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Another program listens there.
@@ -106,7 +106,7 @@ pub enum StartError {
     Encryption(#[from] libp2p::noise::Error),
 }
 
-/// Why a stream was not opened.
+/// Why a stream could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The account is not a key.
@@ -148,7 +148,7 @@ pub enum OpenError {
 }
 
 impl Network {
-    /// Starts the swarm; returns once it listens.
+    /// Starts the swarm and returns once it listens.
     pub async fn start(key: &NodeKey, config: NetworkConfig) -> Result<Network, StartError> {
         if let Some(address) = &config.listen {
             claim(address)?;
@@ -207,12 +207,12 @@ impl Network {
         }
     }
 
-    /// Returns the profiles of providers that this node has received, checked and not seen expire.
+    /// Returns the valid profiles of providers that this node has received.
     pub async fn profiles(&self) -> Vec<Profile> {
         self.ask(Command::Profiles).await.unwrap_or_default()
     }
 
-    /// Remembers where a peer can be reached.
+    /// Remembers the addresses of a peer.
     pub async fn learn(&self, contact: &Contact) -> Result<(), OpenError> {
         let (peer, addresses) = (contact.peer()?, contact.addresses.clone());
         let learn = Command::Learn { peer, addresses };

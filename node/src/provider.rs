@@ -145,7 +145,7 @@ pub enum ProviderError {
     /// The store could not be opened.
     #[error(transparent)]
     Store(#[from] StoreConfigError),
-    /// The provider's own limits forbid what it sells.
+    /// The provider's own limits forbid the sale of its device.
     #[error(transparent)]
     Limit(#[from] LimitRefusal),
     /// A power limit could not be set.

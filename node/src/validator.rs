@@ -76,7 +76,7 @@ pub enum LogBeginning {
     Found(Vec<ReplicaId>),
     /// As a new replica that an existing group will add.
     Join,
-    /// Not at all: the folder must hold a replica. A wiped one must not come back as itself.
+    /// Not at all: the folder must hold a replica. A wiped one must not return under its old id.
     Refuse,
 }
 
@@ -85,13 +85,13 @@ pub enum LogBeginning {
 pub struct ValidatorConfig {
     /// The configuration of the replica.
     pub replica: ReplicaConfig,
-    /// Its folder: the log, snapshots, and the views that can be rebuilt.
+    /// The folder of the log, the snapshots, and the views, which can be rebuilt.
     pub folder: PathBuf,
-    /// What to do if the folder is empty.
+    /// How to begin if the folder is empty.
     pub beginning: LogBeginning,
     /// Length of a tick.
     pub tick: Duration,
-    /// Sizes on disk.
+    /// Limits of the files on disk.
     pub store: StoreConfig,
     /// How long [`Validator::propose`] and [`Validator::query`] wait.
     pub patience: Duration,
@@ -296,7 +296,7 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     /// Replicates a verified command and returns the result of applying it.
     ///
     /// # Errors
-    /// If there is no result; [`ProposeError`] says what is known then.
+    /// If there is no result; [`ProposeError`] says whether you can send it again.
     pub async fn propose(&self, command: Proposal<M::Command>) -> Result<Vec<u8>, ProposeError> {
         let results = self.propose_all(vec![command]).await?;
         results
@@ -309,7 +309,8 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     /// applied. The validator takes all of them, in this order, or none.
     ///
     /// # Errors
-    /// If there is no result for any of them; [`ProposeError`] says what is known then.
+    /// If there is no result for any of them; [`ProposeError`] says whether you can send them
+    /// again.
     pub async fn propose_all(
         &self,
         commands: Vec<Proposal<M::Command>>,

@@ -65,9 +65,9 @@ pub struct ProviderFile {
     /// souk finds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub onnxruntime: Option<PathBuf>,
-    /// The price in micro-credits per device-second, unless the pricing says otherwise.
+    /// The price in micro-credits per device-second, unless the pricing computes another.
     pub price: u64,
-    /// What it refuses to do at any price.
+    /// Limits that hold at any price.
     #[serde(default)]
     pub limits: ProviderLimits,
     /// How the price is computed.
@@ -76,7 +76,7 @@ pub struct ProviderFile {
     /// What a device group minimises: time, or the energy of runs that meet the deadline.
     #[serde(default)]
     pub prefer: Objective,
-    /// What it may use its network for.
+    /// Limits of its network traffic.
     #[serde(default)]
     pub traffic: Traffic,
     /// Where it runs jobs.
@@ -98,11 +98,11 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// What a node may use its network for.
+/// Limits of a node's network traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Traffic {
-    /// Where other peers may dial this one for a direct channel.
+    /// Where other peers can dial this one for a direct channel.
     pub direct: DirectChoice,
     /// Upload limit for tensors, in bytes per second; none for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -156,7 +156,7 @@ impl Isolation {
 pub enum Fault {
     /// It gives wrong results and signs for them.
     Lie,
-    /// Its runs never end.
+    /// It begins runs and never ends them.
     Stall,
     /// Its process ends just before a part runs.
     Die,
@@ -191,7 +191,7 @@ pub enum DeviceChoice {
     },
     /// An NVIDIA GPU of this machine, through CUDA.
     Cuda {
-        /// Its number, from 0.
+        /// The number of the GPU, from 0.
         ordinal: u32,
         /// Mebibytes of its memory that jobs may use; none for all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -376,7 +376,7 @@ pub enum ConfigError {
 }
 
 impl ProviderFile {
-    /// Reads `provider.toml` in `folder`, or `provider.json`.
+    /// Reads `provider.toml` in `folder` or, if there is none, `provider.json`.
     pub fn find(folder: &Path) -> Result<ProviderFile, ConfigError> {
         let path = folder.join(PROVIDER_TOML);
         if !path.exists() {

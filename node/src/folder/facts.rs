@@ -137,8 +137,8 @@ impl FactLog {
         file.read_to_end(&mut bytes).map_err(failed)?;
         let (facts, length) = parse(path, format, &bytes)?;
         // The caller will act on these lines, so they must be durable. Their writer may have died
-        // before the sync; and after a failed sync, the next one writes only what was written
-        // again.
+        // before the sync; and after a failed sync, the next one writes only bytes that were
+        // written again.
         file.rewind().map_err(failed)?;
         file.write_all(&bytes[..length]).map_err(failed)?;
         file.set_len(length as u64).map_err(failed)?;

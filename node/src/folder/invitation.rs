@@ -1,11 +1,11 @@
-//! The one line that brings others into a market: its id, and where to ask.
+//! The line that invites others to a market: its id, and the addresses of validators.
 //!
 //! ```text
 //! souk:MARKET@/ip4/192.0.2.7/tcp/4001/p2p/12D3…[,ADDRESS…]
 //! ```
 //!
-//! Whoever has it needs to trust no other word: what the validator there says of the market's
-//! beginning is checked against the id.
+//! If you have this line, you need not trust the validators: souk checks their statement of the
+//! market's genesis against the id.
 
 use std::fmt;
 use std::str::FromStr;

@@ -50,7 +50,7 @@ pub enum KeyError {
     Locked {
         /// The key file.
         path: PathBuf,
-        /// The reason.
+        /// Why it could not be unlocked.
         cause: LockError,
     },
     /// The file is neither 64 hexadecimal digits nor a locked key.

@@ -68,7 +68,7 @@ impl Misconduct {
 pub enum Conduct {
     /// The peer did nothing wrong.
     Fine,
-    /// The peer did this.
+    /// The peer misbehaved like this.
     Wrong(Misconduct),
 }
 

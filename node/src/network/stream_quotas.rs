@@ -13,8 +13,8 @@ use tokio::time::Instant;
 /// needs.
 pub const STREAMS_PER_PEER_MAX: usize = 64;
 
-/// If more than half of all places of a protocol are taken, a peer may have only this many, so it
-/// takes many peers to take the rest.
+/// If more than half of all places of a protocol are taken, a peer may have only this many, so
+/// only many peers together can take the rest.
 const STREAMS_PER_PEER_PRESSED: usize = 8;
 
 /// Streams of one protocol that one peer may open in a burst, and per second after that: each
@@ -86,7 +86,7 @@ pub(super) enum QuotaExceeded {
     Open,
     /// The peer opens streams too fast.
     Rate,
-    /// All places are taken.
+    /// The protocol has no free place.
     Places,
 }
 

@@ -42,7 +42,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// peer to dial it back waits twice as long, so it also learns of a dial that got no answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Peers whose addresses are remembered; beyond them newcomers are not.
+/// Peers whose addresses the node remembers; it ignores those of further peers.
 const PEERS_MAX: usize = 4096;
 
 /// Connections at a time: a validator has one with each of 1,000 providers and their buyers.
@@ -89,7 +89,7 @@ pub enum DialFailure {
     /// The peer misbehaved and is kept out.
     #[error("it is kept out for {seconds} s more because of what it sent ({fault:?})")]
     BlockedPeer {
-        /// The seconds for which it remains so.
+        /// The seconds until it may come again.
         seconds: u64,
         /// The peer's last fault.
         fault: Misconduct,

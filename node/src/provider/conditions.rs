@@ -11,7 +11,7 @@ use crate::folder::config::ProviderFile;
 use crate::folder::limits::{NOTICE_SECONDS, ProviderLimits};
 use crate::folder::pricing::{Moment, Pricing, paid};
 
-/// Leases are for at most an hour.
+/// The longest lease: an hour.
 const DURATION_MAX: Millis = Millis(3_600_000);
 
 /// Towards the end of its hours a device is leased in whole steps of this many minutes, and for one

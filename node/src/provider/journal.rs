@@ -32,7 +32,7 @@ const CLOSED_KEPT: usize = 10_000;
 pub struct Entry {
     /// The account that bought it.
     pub buyer: AccountKey,
-    /// The buyer's job.
+    /// The job of the buyer that it is for.
     pub job: JobId,
     /// The price per device-second.
     pub price: Price,
@@ -60,7 +60,7 @@ pub struct Closing {
 /// The content of a journal.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct History {
-    /// Leases by number.
+    /// Leases that are still listed one by one, by id.
     pub leases: BTreeMap<LeaseId, Entry>,
     /// The sums of older leases.
     pub before: Before,

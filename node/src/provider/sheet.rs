@@ -57,7 +57,7 @@ pub enum SheetError {
 }
 
 impl SignedSheet {
-    /// Signs a sheet.
+    /// Signs a sheet with the owner's key.
     #[must_use]
     pub fn new(sheet: &Sheet, key: &NodeKey) -> Self {
         let sheet = serde_json::to_string(sheet).expect("a sheet has only named fields");

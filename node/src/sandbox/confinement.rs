@@ -1,10 +1,9 @@
 //! The walls around a job: limits, a list of system calls, no files, no network.
 //!
 //! The sandbox puts up each wall that the kernel supports and reports the reason for each one that
-//! is missing. Then it tries to get out: its report shows what it tried, not what it intended. A
-//! GPU's driver needs more files and system calls, so a sandbox with one can read the system's
-//! files and has a longer list. Of `/dev` it can open only the device nodes of processors, and it
-//! has no sockets.
+//! is missing. Then it tries to get out: its report shows attempts, not intentions. A GPU's driver
+//! needs more files and system calls, so a sandbox with one can read the system's files and has a
+//! longer list. Of `/dev` it can open only the device nodes of processors, and it has no sockets.
 
 mod calls;
 

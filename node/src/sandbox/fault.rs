@@ -1,4 +1,4 @@
-//! How a sandbox failed its lease, in words for its buyer.
+//! The ways in which a sandbox can fail its lease, in words for the buyer.
 
 use std::io;
 #[cfg(target_os = "linux")]

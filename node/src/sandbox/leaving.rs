@@ -29,7 +29,7 @@ pub struct ReleaseSetup<'a> {
     pub threads: u32,
     /// A model with its weights.
     pub model: Bytes,
-    /// Its inputs by name.
+    /// The model's inputs by name.
     pub inputs: BTreeMap<String, Tensor>,
     /// The number of sandboxes, started one after the other.
     pub rounds: usize,

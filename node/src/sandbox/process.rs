@@ -30,7 +30,7 @@ use crate::sandbox::messages::{
     self, NotReady, Number, OpenOrder, RunFault, RunHead, RunOrder, SandboxAnswer, SandboxOrder,
 };
 
-/// How long a sandbox may take to open its devices; a GPU's driver may take seconds.
+/// How long a sandbox may take to open its devices; a GPU's driver may need seconds.
 const OPENING_MAX: Duration = Duration::from_secs(60);
 
 /// The name of a sandbox's control group in its list of walls.

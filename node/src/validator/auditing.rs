@@ -11,7 +11,7 @@ use super::views::compare;
 /// The result of an audit that found every recorded digest correct.
 #[derive(Clone, Debug)]
 pub struct ValidatorAudit {
-    /// The replay.
+    /// The result of the replay.
     pub replay: Audit,
     /// Snapshots whose bytes match.
     pub snapshots: Vec<LogIndex>,

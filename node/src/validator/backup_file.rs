@@ -53,7 +53,7 @@ pub enum BackupFault {
     Trailing(u64),
 }
 
-/// Packs a state.
+/// Encodes a state as a backup.
 pub(super) fn encode(state: &Bytes) -> Bytes {
     let manifest = Manifest::of(state, PART_BYTES_MIN.max(state.len().div_ceil(PARTS)));
     let list = manifest.encode();
@@ -67,7 +67,7 @@ pub(super) fn encode(state: &Bytes) -> Bytes {
     bytes.into()
 }
 
-/// Checks and unpacks a state.
+/// Checks a backup and returns its state.
 pub(super) fn decode(bytes: &Bytes) -> Result<Bytes, BackupFault> {
     let short = |wanted: usize| BackupFault::Short {
         found: bytes.len() as u64,

@@ -39,7 +39,7 @@ use sharing::Sharing;
 /// Streams served at a time, watches included: a few for each of a few hundred peers.
 const STREAMS_MAX: usize = 1024;
 
-/// A stream without requests is closed after this.
+/// The validator closes a stream without requests after this time.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
 /// The questions about one account ([`Request::cost`]) that one peer may ask in a burst, and per

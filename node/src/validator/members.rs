@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Why the members were not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum MembersError {
-    /// The replica refuses.
+    /// The replica refuses the change.
     #[error(transparent)]
     Change(#[from] ChangeError),
     /// The validator does not answer.

@@ -81,7 +81,7 @@ pub enum SeatError {
     /// A validator in the market's file has no usable key.
     #[error(transparent)]
     Key(#[from] NotAKey),
-    /// This node's key is not the one the market has for its raft id.
+    /// The market assigns this node's raft id to another key.
     #[error("this node's key is not that of validator {raft_id} of the market")]
     Impostor {
         /// The raft id that this node was configured with.

@@ -19,7 +19,7 @@ use super::backup_file::{self, BackupFault};
 use super::task::Input;
 use super::{QueryError, Validator};
 
-/// Why a backup was not written.
+/// Why a backup could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     /// The received bytes are no backup, or were damaged on the way.
@@ -39,7 +39,7 @@ pub enum BackupError {
     },
 }
 
-/// Why a backup was not restored.
+/// Why a backup could not be restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreBackupError {
     /// The file cannot be read.
@@ -51,7 +51,7 @@ pub enum RestoreBackupError {
         #[source]
         cause: std::io::Error,
     },
-    /// The file is damaged, or no backup.
+    /// The file is damaged, or not a backup.
     #[error("{}: {cause}", file.display())]
     Damaged {
         /// The backup's file.

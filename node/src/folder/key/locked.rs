@@ -1,4 +1,4 @@
-//! A key file under a passphrase: Argon2id makes a key of it, ChaCha20-Poly1305 encrypts with that.
+//! A key file under a passphrase: Argon2id derives a key, with which ChaCha20-Poly1305 encrypts.
 //!
 //! ```text
 //! souk-key 1
@@ -6,8 +6,8 @@
 //! chacha20poly1305 NONCE SECRET
 //! ```
 //!
-//! The first two lines are authenticated with the third, so the cost of guessing cannot be lowered
-//! in a file that still opens.
+//! The third line authenticates the first two, so an attacker cannot lower the cost of guessing in
+//! a file that still opens.
 
 use std::env;
 use std::fs;
@@ -24,7 +24,7 @@ const MAGIC: &str = "souk-key 1";
 
 /// Memory that one guess costs, in KiB.
 const MEMORY_KIB: u32 = 64 * 1024;
-/// Passes over it.
+/// Passes over that memory.
 const PASSES: u32 = 3;
 /// The most that a file may request: a person who can change it must not exhaust memory.
 const MEMORY_KIB_MAX: u32 = 1024 * 1024;

@@ -60,9 +60,9 @@ pub enum Reach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Route {
-    /// From address to address.
+    /// Directly between the two addresses.
     Direct,
-    /// Through another peer.
+    /// Through a relay.
     Relayed,
 }
 

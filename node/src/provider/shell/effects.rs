@@ -227,7 +227,7 @@ impl Shell {
         executor.expect("a place is found before anything is run in it")
     }
 
-    /// Logs an event for people.
+    /// Logs a failed or refused lease for people; counts a finished one.
     fn tell(&mut self, report: Report) {
         match report {
             Report::Failed { lease, failure } => {
