@@ -43,7 +43,7 @@ pub use rate_limit::RateLimit;
 pub use stream_quotas::STREAMS_PER_PEER_MAX;
 pub use transport::Pieces;
 
-/// Requests that may wait for the swarm task; each is small and answered at once.
+/// Requests that can wait for the swarm task; each is small and answered at once.
 const COMMANDS_MAX: usize = 256;
 
 /// How long a caller waits for a connection and for agreement on its protocol.

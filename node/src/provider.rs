@@ -76,7 +76,7 @@ pub use statistics::Statistics;
 /// Streams of the lease protocol served at a time: one for each running lease, and offers between.
 const STREAMS_MAX: usize = 256;
 
-/// Offers that a peer may make in a burst, and per second after that. A language model needs
+/// Offers that a peer can make in a burst, and per second after that. A language model needs
 /// several for each token of a sequence. Another limit bounds the rate of new streams; this one
 /// bounds the offers on open ones.
 const OFFERS_AT_ONCE: u32 = 4_096;
@@ -271,7 +271,7 @@ fn peak_of(provider: &ProviderFile, profiles: &[souk_vocabulary::profile::Profil
     sold(provider, &together(profiles))
 }
 
-/// Returns the largest single content that the provider fetches: as much as one job may hold. No
+/// Returns the largest single content that the provider fetches: as much as one job can hold. No
 /// other limit is needed, because contents arrive in frames that are checked one by one and take
 /// memory only on arrival. A tighter one would break plans, which know only how much memory a
 /// device has for a job.

@@ -59,7 +59,7 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 pub enum RunMode {
     /// It runs alone.
     ByItself,
-    /// It is one run of a stream, of which several may overlap.
+    /// It is one run of a stream, of which several can overlap.
     InStream,
 }
 
@@ -109,7 +109,7 @@ pub struct Recipe {
     pub program: PathBuf,
     /// The devices to open.
     pub device: DeviceChoice,
-    /// The most threads that they may use.
+    /// The most threads that they can use.
     pub cores: Option<u32>,
     /// Their common name in reports.
     pub label: String,
@@ -121,7 +121,7 @@ pub struct Recipe {
     pub objective: Objective,
     /// The library of ONNX Runtime that they use.
     pub library: Option<PathBuf>,
-    /// Bytes of memory that a job may use.
+    /// Bytes of memory that a job can use.
     pub memory_bytes: u64,
     /// The most bytes of outputs in one run.
     pub outputs_bytes: u64,

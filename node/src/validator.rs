@@ -61,11 +61,11 @@ use task::{Input, ValidatorTask};
 use verifier::verify_all;
 pub use views::ViewsError;
 
-/// Inputs that may wait for the task: some 0.1 s of work at full speed. A caller beyond that gets
+/// Inputs that can wait for the task: some 0.1 s of work at full speed. A caller beyond that gets
 /// "busy".
 const INPUTS_MAX: usize = 16_384;
 
-/// Notices that a watcher may fall behind; beyond that it loses them and learns how many it missed.
+/// Notices that a watcher can fall behind; beyond that it loses them and learns how many it missed.
 const NOTICES_MAX: usize = 4_096;
 
 /// How a validator begins in an unused folder.

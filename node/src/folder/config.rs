@@ -185,7 +185,7 @@ pub enum DeviceChoice {
     Gpu {
         /// A part of its name; empty for the first hardware GPU.
         name: String,
-        /// Mebibytes of its memory that jobs may use; none for all.
+        /// Mebibytes of its memory that jobs can use; none for all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         memory_mib: Option<NonZeroU32>,
     },
@@ -193,7 +193,7 @@ pub enum DeviceChoice {
     Cuda {
         /// The number of the GPU, from 0.
         ordinal: u32,
-        /// Mebibytes of its memory that jobs may use; none for all.
+        /// Mebibytes of its memory that jobs can use; none for all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         memory_mib: Option<NonZeroU32>,
     },

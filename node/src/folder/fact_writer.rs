@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// The most writes, and answers, that may wait: a few facts of each of some hundred leases.
+/// The most writes, and answers, that can wait: a few facts of each of some hundred leases.
 const WAITING_MAX: usize = 4_096;
 
 /// Writes that share a sync.

@@ -32,14 +32,14 @@ pub struct ProviderLimits {
     /// Leases sold at once: each gets an equal part of the devices and of the memory.
     #[serde(skip_serializing_if = "is_one")]
     pub leases: u32,
-    /// The most threads that all jobs together may use.
+    /// The most threads that all jobs together can use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
-    /// The mebibytes that all jobs together may use for graphs, weights and inputs; the provider's
+    /// The mebibytes that all jobs together can use for graphs, weights and inputs; the provider's
     /// asks offer this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
-    /// The mebibytes that the outputs of one lease, including those between its parts, may take;
+    /// The mebibytes that the outputs of one lease, including those between its parts, can take;
     /// 4,096 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outputs_mib: Option<u64>,
@@ -65,7 +65,7 @@ pub struct ProviderLimits {
     /// Seconds of notice before the provider takes back or displaces a spot lease; 5 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notice_seconds: Option<u32>,
-    /// The watts that power domains may draw while this provider runs, by the names that `souk
+    /// The watts that power domains can draw while this provider runs, by the names that `souk
     /// device power` shows; the provider sets them at its start and restores them when it stops.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub power_watts: BTreeMap<String, u32>,
@@ -211,7 +211,7 @@ impl ProviderLimits {
         self.operators.is_empty() && self.wasm && self.wgsl
     }
 
-    /// Returns the bytes of graphs, weights and inputs that one lease may have.
+    /// Returns the bytes of graphs, weights and inputs that one lease can have.
     #[must_use]
     pub fn memory_bytes_each(&self) -> u64 {
         match self.memory_mib {
@@ -220,7 +220,7 @@ impl ProviderLimits {
         }
     }
 
-    /// Returns the bytes that all outputs of one lease may take.
+    /// Returns the bytes that all outputs of one lease can take.
     #[must_use]
     pub fn outputs_bytes(&self) -> u64 {
         self.outputs_mib
@@ -228,7 +228,7 @@ impl ProviderLimits {
             .saturating_mul(1 << 20)
     }
 
-    /// Returns the bytes that all jobs together may have.
+    /// Returns the bytes that all jobs together can have.
     pub fn memory_bytes(&self) -> u64 {
         self.memory_mib
             .map_or(u64::MAX, |mib| mib.saturating_mul(1 << 20))

@@ -16,11 +16,11 @@ pub struct Pricing {
     pub strategy: Strategy,
     /// Prices at times of the day, in UTC; the first band that applies counts.
     pub bands: Vec<Band>,
-    /// Prices of leases that the provider may take back at a notice; a longer notice costs more.
+    /// Prices of leases that the provider can take back at a notice; a longer notice costs more.
     pub spot: Vec<SpotShare>,
 }
 
-/// The price of leases that the provider may take back at a notice.
+/// The price of leases that the provider can take back at a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpotShare {

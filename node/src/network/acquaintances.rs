@@ -27,7 +27,7 @@ const PROFILES_MAX: usize = 4096;
 const PREFIX_4_BYTES: usize = 3;
 const PREFIX_6_BYTES: usize = 6;
 
-/// Profiles that one peer may forward within a window: several times as many as 1,000 providers
+/// Profiles that one peer can forward within a window: several times as many as 1,000 providers
 /// publish in one.
 const PASSED_ON_MAX: u32 = 256;
 

@@ -32,7 +32,7 @@ const HEARTBEAT: Duration = Duration::from_secs(2);
 const HISTORY: usize = 6;
 const HISTORY_TOLD: usize = 2;
 
-/// How long a message may wait for a busy connection: a profile is as good seconds later.
+/// How long a message can wait for a busy connection: a profile is as good seconds later.
 const QUEUED_MAX: Duration = Duration::from_secs(10);
 
 /// Bytes of a message's name, a prefix of its hash, long enough that collisions are infeasible.

@@ -174,7 +174,7 @@ impl PeerScores {
         score.blocked
     }
 
-    /// Returns the peers whose time is over: they may return, but the number of their bans remains.
+    /// Returns the peers whose time is over: they can return, but the number of their bans remains.
     pub fn release(&mut self, now_ms: u64) -> Vec<PeerId> {
         let mut released = Vec::new();
         for (peer, score) in &mut self.scores {

@@ -9,15 +9,15 @@ use std::time::Duration;
 use libp2p::PeerId;
 use tokio::time::Instant;
 
-/// Streams of one protocol that one peer may have open here: several times as many as a busy job
+/// Streams of one protocol that one peer can have open here: several times as many as a busy job
 /// needs.
 pub const STREAMS_PER_PEER_MAX: usize = 64;
 
-/// If more than half of all places of a protocol are taken, a peer may have only this many, so
+/// If more than half of all places of a protocol are taken, a peer can have only this many, so
 /// only many peers together can take the rest.
 const STREAMS_PER_PEER_PRESSED: usize = 8;
 
-/// Streams of one protocol that one peer may open in a burst, and per second after that: each
+/// Streams of one protocol that one peer can open in a burst, and per second after that: each
 /// weight needs a stream, so a model may need hundreds.
 const OPENED_BURST: u32 = 1_024;
 const OPENED_PER_SECOND: u32 = 256;

@@ -1,6 +1,6 @@
 //! Streams of souk's protocols over the swarm's connections, opened by peer and protocol name.
 //!
-//! An incoming stream waits until its acceptor takes it, and many may wait: peers open several at
+//! An incoming stream waits until its acceptor takes it, and many can wait: peers open several at
 //! once, and on a busy machine the acceptor runs later. An implementation that holds one and
 //! silently resets the others loses offers between providers, and with them whole rounds of a job.
 
@@ -26,11 +26,11 @@ use libp2p::swarm::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// Incoming streams of one protocol that may wait for their acceptor: as many as a few busy peers
-/// may have open. Streams beyond that are reset.
+/// Incoming streams of one protocol that can wait for their acceptor: as many as a few busy peers
+/// can have open. Streams beyond that are reset.
 const WAITING_MAX: usize = 256;
 
-/// Requests for streams that may wait on one connection; further callers wait to submit theirs.
+/// Requests for streams that can wait on one connection; further callers wait to submit theirs.
 const WANTED_MAX: usize = 64;
 
 /// An incoming stream and its peer.
@@ -221,7 +221,7 @@ impl ConnectionHandler for Handler {
     }
 }
 
-/// The protocols that a stream may have; agreement yields the stream and its protocol.
+/// The protocols that a stream can have; agreement yields the stream and its protocol.
 pub(super) struct StreamNames(Vec<StreamProtocol>);
 
 impl UpgradeInfo for StreamNames {

@@ -21,7 +21,7 @@ const LENGTH_BYTES: usize = 4;
 /// alone, which costs a peer four bytes, reserves nothing.
 const READ_STEP_BYTES: usize = 64 << 10;
 
-/// The most memory that unfinished frames of one protocol may hold together, beyond the first step
+/// The most memory that unfinished frames of one protocol can hold together, beyond the first step
 /// of each.
 const ROOM_BYTES: usize = 128 << 20;
 

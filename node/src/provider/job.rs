@@ -19,7 +19,7 @@ use crate::executor::LeaseExecutor;
 use crate::folder::contact::Contact;
 use crate::protocols::lease::{LeaseReport, PeerTraffic};
 
-/// The part by which the buyer's figure may differ from the graph's.
+/// The part by which the buyer's figure can differ from the graph's.
 const DOUBT: f64 = 0.05;
 
 /// A running lease in its provider's shell.

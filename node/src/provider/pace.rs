@@ -25,7 +25,7 @@ const JOBS_MAX: usize = 8;
 /// The least share that a provider advertises; a slower device is not seriously for sale.
 const SHARE_MIN: f64 = 0.01;
 
-/// One in so many of the last jobs may get less than the advertised speed: it counts as held up.
+/// One in so many of the last jobs can get less than the advertised speed: it counts as held up.
 const OUTLIERS: usize = 4;
 
 /// The factor by which one job can lengthen or shorten the advertised time of any kind of work.
@@ -178,8 +178,8 @@ impl Pace {
         (inner.advertised, inner.is_placed) = (speed, true);
     }
 
-    /// Returns whether buyers bought by the advertised speed. A lease that a buyer bought in an
-    /// earlier run was bought by other figures.
+    /// Returns whether an ask of this run states the advertised speed. A lease that a buyer bought
+    /// in an earlier run was bought by other figures.
     pub(super) fn is_placed(&self) -> bool {
         self.inner().is_placed
     }

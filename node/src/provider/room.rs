@@ -1,4 +1,4 @@
-//! Sets how much of the machine's memory a provider's caches may hold: more while memory is free,
+//! Sets how much of the machine's memory a provider's caches can hold: more while memory is free,
 //! less when other processes need it.
 
 use std::time::Duration;

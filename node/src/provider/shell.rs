@@ -35,7 +35,7 @@ use crate::protocols::lease::LeaseReport;
 use outcomes::EffectOutcome;
 pub(super) use streams::{Frame, Incoming};
 
-/// Messages of peers that may wait for the core. A task that reads a stream waits for a place,
+/// Messages of peers that can wait for the core. A task that reads a stream waits for a place,
 /// which slows that peer and no other.
 pub(super) const INBOX: usize = 4_096;
 

@@ -41,7 +41,7 @@ const FILES_MAX: u64 = 256;
 /// File descriptors of a sandbox with a driver, which opens many.
 const DRIVER_FILES_MAX: u64 = 4096;
 
-/// Memory that a driver may share with its device beyond the job's, in one piece.
+/// Memory that a driver can share with its device beyond the job's, in one piece.
 const DRIVER_SHARED_BYTES: u64 = 1 << 30;
 
 /// The threads of a process share these flags; `clone` without them starts another process.
@@ -207,7 +207,7 @@ impl SandboxPolicy {
             true => Err("it was tried and succeeded".to_owned()),
             false => Ok(()),
         };
-        // A driver may read the system's files, but not the provider's folder.
+        // A driver can read the system's files, but not the provider's folder.
         let file = match confinement {
             Confinement::Processor => "/proc/self/status",
             Confinement::Driver => "/etc/passwd",
@@ -359,7 +359,7 @@ fn allow_listed() -> Result<(), String> {
     install_list(rules)
 }
 
-/// Does the same, but allows the calls that drivers need. A driver may run code that it compiled.
+/// Does the same, but allows the calls that drivers need. A driver can run code that it compiled.
 fn allow_listed_to_drivers() -> Result<(), String> {
     let mut rules = listed_calls()?;
     rules.extend(ALLOWED_TO_DRIVERS.map(|call| (call, Vec::new())));

@@ -24,7 +24,7 @@ const GROUP_PREFIX: &str = "souk-sandbox-";
 /// Threads beyond those that compute.
 const THREADS_BESIDE: u64 = 64;
 
-/// The default weight of a group, and the most it may be: the kernel's values.
+/// The default weight of a group, and the most it can be: the kernel's values.
 const WEIGHT: u64 = 100;
 const WEIGHT_MAX: u64 = 10_000;
 

@@ -43,7 +43,7 @@ use crate::sandbox::messages::{
 /// How often a busy sandbox sends a sign of life.
 const ALIVE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Orders that may wait: a provider sends content before the order that needs it, and of a stream
+/// Orders that can wait: a provider sends content before the order that needs it, and of a stream
 /// one request more than there are devices, of which a group has at most 64.
 const ORDERS_MAX: usize = 4 + 65;
 
@@ -187,7 +187,7 @@ fn warm_up(runner: &Runner) {
     drop(black_box(touched));
     for (_, device) in runner.devices() {
         let profile = device.profile();
-        // A driver's first run may take long; the provider tried its device at its own start.
+        // A driver's first run can take long; the provider tried its device at its own start.
         if profile.emulated || matches!(profile.kind, Kind::Cpu { .. }) {
             // If this fails, the sandbox is no less fit for jobs.
             let _ = warm::warm(&**device);

@@ -36,7 +36,7 @@ pub(super) enum SandboxOrder {
     Inspect(Number, ContentId, Option<Fault>),
     /// A model to prepare. [`SandboxAnswer::Prepared`] follows.
     Prepare(Number, ContentId),
-    /// A model to run. [`SandboxAnswer::Ran`] follows; other runs of a stream may be sent before
+    /// A model to run. [`SandboxAnswer::Ran`] follows; other runs of a stream can be sent before
     /// that.
     Run(Number, RunOrder),
 }

@@ -36,7 +36,7 @@ const OPENING_MAX: Duration = Duration::from_secs(60);
 /// The name of a sandbox's control group in its list of walls.
 const GROUP: &str = "a control group: memory, processors and threads of the whole (cgroup v2)";
 
-/// Memory that the whole process may hold beyond the job's; a GPU's driver compiles programs.
+/// Memory that the whole process can hold beyond the job's; a GPU's driver compiles programs.
 const BESIDE_BYTES: u64 = 1 << 30;
 
 /// Bytes kept of a sandbox's last output, which show the reason of its end.
@@ -46,7 +46,7 @@ const LAST_WORDS_BYTES: usize = 4096;
 /// closed.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// A running sandbox. Dropping it ends its process. Several tasks may send orders at once: the one
+/// A running sandbox. Dropping it ends its process. Several tasks can send orders at once: the one
 /// that reads the channel passes on the others' answers.
 #[derive(Debug)]
 pub struct Sandbox {
@@ -344,7 +344,7 @@ impl Sandbox {
     }
 
     /// Runs a part, until a deadline if there is one, and returns its work if the caller wants it
-    /// and the sandbox knows it. Several runs of a stream may overlap, and end in any order.
+    /// and the sandbox knows it. Several runs of a stream can overlap, and end in any order.
     ///
     /// # Errors
     /// [`SandboxFault::Refused`] or, if the inputs are at fault, [`SandboxFault::BadInput`] with

@@ -13,7 +13,7 @@ use souk_consensus::replica::Proposal;
 use souk_consensus::{CommandFault, ReplicaId, StateMachine};
 use tokio::sync::oneshot;
 
-/// Commands that may wait: half a second's work. A caller beyond that gets "busy".
+/// Commands that can wait: half a second's work. A caller beyond that gets "busy".
 const WAITING_MAX: usize = 16_384;
 
 /// Commands verified in one batch: less than a millisecond's work. Larger batches are no cheaper,

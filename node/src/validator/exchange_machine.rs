@@ -15,7 +15,7 @@ use super::statements::StatementWriter;
 use super::{Consistency, QueryError, Validator};
 use crate::folder::market_file::MarketFile;
 
-/// Changes that a slow watcher may fall behind; beyond that it learns only that it missed some.
+/// Changes that a slow watcher can fall behind; beyond that it learns only that it missed some.
 const CHANGES_MAX: usize = 1024;
 
 /// The accounts that one step of the log affected.

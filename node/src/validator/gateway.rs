@@ -1,7 +1,7 @@
 //! A validator's server for peers: requests in, answers of the replicated exchange out.
 //!
 //! Whichever validator a peer asks, reads are linearizable: the answer holds everything that was
-//! acknowledged anywhere before the question. A peer may instead ask for a stale answer, which
+//! acknowledged anywhere before the question. A peer can instead ask for a stale answer, which
 //! states its age: this shows a market that has lost its quorum.
 
 mod announcements;
@@ -42,7 +42,7 @@ const STREAMS_MAX: usize = 1024;
 /// The validator closes a stream without requests after this time.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// The questions about one account ([`Request::cost`]) that one peer may ask in a burst, and per
+/// The questions about one account ([`Request::cost`]) that one peer can ask in a burst, and per
 /// second after that, on all its streams together: a buyer asks some forty per job. A peer that
 /// asks more must wait for the answer.
 const ASKED_BURST: u32 = 4_096;

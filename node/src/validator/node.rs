@@ -2,7 +2,7 @@
 //! peers' requests.
 //!
 //! The folder records whether it ever held a log. If it did and the log is gone, the validator has
-//! forgotten its promises, and may not start under its old id.
+//! forgotten its promises, and must not start under its old id.
 
 mod admission;
 mod gauges;
@@ -42,7 +42,7 @@ use keeper::Keeper;
 
 pub use restoring::{Restoration, RestoreError, restore};
 
-/// Raft messages that may wait for the network task; raft repeats those that do not fit.
+/// Raft messages that can wait for the network task; raft repeats those that do not fit.
 const OUTBOUND_MAX: usize = 4096;
 
 /// The file that records that this node has had its log: a missing log is then a loss, not a

@@ -1,6 +1,6 @@
 //! The operator's client: signs orders about the validators and brings them to the leader.
 //!
-//! The market's operator key signs an order; for a backup the validator's own key may sign too. The
+//! The market's operator key signs an order; for a backup the validator's own key can sign too. The
 //! connection uses a throwaway key, so that you can contact a running validator while you hold the
 //! validator's key.
 

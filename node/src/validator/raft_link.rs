@@ -24,7 +24,7 @@ use crate::validator::Validator;
 /// The protocol's name.
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/raft/2");
 
-/// Messages that may wait for one peer: more than a round of a few hundred entries; older ones are
+/// Messages that can wait for one peer: more than a round of a few hundred entries; older ones are
 /// useless to raft once newer ones wait.
 const WAITING_MAX: usize = 1024;
 

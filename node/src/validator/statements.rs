@@ -18,7 +18,7 @@ use souk_roles::market::statement::{LINES_MAX, LogPlace, Statement, StatementLin
 
 use super::views;
 
-/// Steps of the log that may wait for the thread.
+/// Steps of the log that can wait for the thread.
 const ON_THE_WAY_MAX: usize = 16_384;
 
 /// Steps written in one batch.

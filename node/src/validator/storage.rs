@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 
 use super::ValidatorFailure;
 
-/// Jobs that may wait for the thread: its only caller waits for each.
+/// Jobs that can wait for the thread: its only caller waits for each.
 const JOBS_MAX: usize = 1;
 
 /// A job for the thread.

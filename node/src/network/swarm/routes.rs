@@ -31,16 +31,16 @@ const DIRECT_PATIENCE: Duration = Duration::from_millis(1_500);
 /// so can be dialled. It must be less than the time to open a stream.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Peers that may listen through this node, and circuits at a time.
+/// Peers that can listen through this node, and circuits at a time.
 const RESERVATIONS_MAX: usize = 256;
 const CIRCUITS_MAX: usize = 64;
 const CIRCUITS_PER_PEER_MAX: usize = 8;
 
-/// The most bytes that one circuit may carry, and the longest it may last: enough for a job.
+/// The most bytes that one circuit can carry, and the longest it can last: enough for a job.
 const CIRCUIT_BYTES_MAX: u64 = 1 << 30;
 const CIRCUIT_LASTS: Duration = Duration::from_secs(60 * 60);
 
-/// Circuits that one peer may request per minute.
+/// Circuits that one peer can request per minute.
 const CIRCUITS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(60).expect("sixty is not zero");
 
 /// Whether others can dial this node.
@@ -78,7 +78,7 @@ pub(crate) struct Routes {
     asked: HashSet<PeerId>,
     /// Relayed addresses of peers whose direct ones it is trying, and since when.
     second: HashMap<PeerId, (Instant, Vec<Multiaddr>)>,
-    /// Peers reached through a relay that may still connect directly, and since when.
+    /// Peers reached through a relay that can still connect directly, and since when.
     upgrading: HashMap<PeerId, Instant>,
 }
 
@@ -98,7 +98,7 @@ impl Routes {
         peers.filter_map(route).collect()
     }
 
-    /// Returns the relays at which this node listens.
+    /// Returns the relays at which this node listens or has asked to.
     pub(crate) fn relays(&self) -> impl Iterator<Item = &PeerId> {
         self.asked.iter()
     }
@@ -142,7 +142,7 @@ impl SwarmTask {
         self.routes.second.remove(&peer).map(|(_, relayed)| relayed)
     }
 
-    /// Records a new connection and decides whether it suffices: one through a relay may become
+    /// Records a new connection and decides whether it suffices: one through a relay can become
     /// direct.
     pub(crate) fn on_route(
         &mut self,

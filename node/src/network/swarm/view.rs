@@ -28,7 +28,7 @@ pub struct View {
     pub listens: Vec<Multiaddr>,
     /// Whether others can dial it.
     pub reach: Reach,
-    /// The relays at which it listens.
+    /// The relays at which it listens or has asked to.
     pub relays: Vec<String>,
     /// The number of providers it has heard of.
     pub providers: usize,

@@ -62,7 +62,7 @@ pub(super) struct RunBegun {
     /// The suffix of its name in a trace.
     pub(super) title: String,
     pub(super) inputs: Vec<(String, ContentId)>,
-    /// The most bytes that its outputs may take.
+    /// The most bytes that its outputs can take.
     pub(super) bytes_max: u64,
     /// Device time by the figures of the ask, if it was computed before.
     pub(super) promised: Option<Option<Duration>>,

@@ -19,7 +19,7 @@ use crate::protocols::lease::{
     BuyerWord, OfferAnswer, Opening, ProviderWord, WINDOW_MAX, WORD_BYTES_MAX,
 };
 
-/// Frames that may wait to be sent on one stream: those of a window of requests, and others.
+/// Frames that can wait to be sent on one stream: those of a window of requests, and others.
 const FRAMES_MAX: usize = 4 * WINDOW_MAX as usize + 16;
 
 /// An input of the shell: a message of a peer, or the end of a job's process.
@@ -73,7 +73,7 @@ impl Provider {
             let Some((id, frames)) = self.open(account, opening).await else {
                 return Ok(());
             };
-            // An offer gets one answer, and the next offer may follow.
+            // An offer gets one answer, and the next offer can follow.
             write(&mut stream, frames, (id, &self.inbox)).await;
         }
         Ok(())
@@ -128,7 +128,7 @@ impl Provider {
         };
         let (reader, writer) = stream.split();
         tokio::select! {
-            // A peer that has closed its side may still receive messages.
+            // A peer that has closed its side can still receive messages.
             () = read(reader, id, &self.inbox) => unreachable!("it is read for ever"),
             () = write(writer, frames, (id, &self.inbox)) => {}
         }
