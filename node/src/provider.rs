@@ -92,9 +92,9 @@ const FOLDER_BYTES_MAX: u64 = 16 << 30;
 /// forgotten it.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
 
-/// The provider publishes its profile once in so many announcements: every ten minutes, a third of
-/// the profile's life. `souk testnet gossip` measures the cost for the nodes of a market of 1,000
-/// providers.
+/// The provider publishes its profile once in this many announcements: every ten minutes, a third
+/// of the profile's life. `souk testnet gossip` measures the cost for the nodes of a market of
+/// 1,000 providers.
 const PROFILE_ROUNDS: u32 = 120;
 
 /// The first rounds publish it each time, because the first messages reach no peer yet.

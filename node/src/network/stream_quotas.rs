@@ -25,7 +25,7 @@ const OPENED_PER_SECOND: u32 = 256;
 /// Peers without an open stream whose rate is remembered.
 const PEERS_MAX: usize = 4096;
 
-/// A rate limit: a burst, and so many more each second.
+/// A rate limit: a burst, and a number of tokens more each second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateBucket {
     left: u32,

@@ -42,7 +42,7 @@ pub(super) const INBOX: usize = 4_096;
 /// Transfers of content at a time.
 const TRANSFERS_MAX: usize = 256;
 
-/// The provider keeps the lease reports of so many leases for buyers that come back.
+/// The provider keeps the reports of this many leases for buyers that come back.
 const SHOWN_MAX: usize = 256;
 
 /// The owner's signals to a running provider.

@@ -268,8 +268,8 @@ impl Inside {
         self.store.get(&content).ok().flatten()
     }
 
-    /// Returns the outputs of a run and, if the provider wants it, the work of its model: both are
-    /// computed at once, so that the answer does not wait for the second.
+    /// Returns the outputs of a run and, if the provider wants it, the work of its model, which is
+    /// computed in parallel.
     fn run(
         &self,
         order: RunOrder,
@@ -326,7 +326,7 @@ impl Inside {
                     owner,
                     ..precedence
                 };
-                // A provider that wants no result ends the process.
+                // If the provider no longer wants the result, it ends the process.
                 let never = Cancel::default();
                 let stream = &self.stream;
                 self.runner.run_in_stream(stream, task, precedence, &never)
