@@ -1,5 +1,5 @@
-//! What lies in a node's folder, and nothing that acts on it: its key, and the files that say what
-//! market it belongs to, what it is there, and what it does not do.
+//! The files of a node's folder, without anything that acts on them: its key, and the files that
+//! state its market, its role and its limits.
 
 pub mod config;
 pub mod contact;

@@ -1,14 +1,14 @@
 //! The shell around souk's pure cores: network, disk, clock and the three roles.
 //!
 //! A node is one process with one key. As a [`validator`] it replicates the exchange; as a
-//! [`provider`] it sells a device; as a [`buyer`] it has a model run. Whatever it is, it reaches
-//! the others through one [`network`].
+//! [`provider`] it sells a device; as a [`buyer`] it buys the execution of a model. In each role it
+//! reaches other nodes through one [`network`].
 //!
-//! Its modules stand on floors, and each knows only those below it: [`clock`] and [`folder`]; then
-//! [`network`]; then [`metrics`], [`content`] and [`device`]; then [`sandbox`] and [`protocols`];
-//! then [`executor`] and [`client`]; and on top the roles, which do not know each other.
+//! Its modules form layers, and each must import only from layers below it: [`clock`] and
+//! [`folder`]; then [`network`]; then [`metrics`], [`content`] and [`device`]; then [`sandbox`] and
+//! [`protocols`]; then [`executor`] and [`client`]; and on top the independent roles.
 //!
-//! A buyer in a program of yours, on the testnet that `souk testnet up` started:
+//! For example, you can buy from your own program on the testnet of `souk testnet up`:
 //!
 //! ```no_run
 //! use std::collections::BTreeMap;
@@ -57,5 +57,5 @@ pub mod sandbox;
 pub mod validator;
 
 pub use souk_scheduler as scheduler;
-/// The crates below, for those who know this one alone.
+/// Re-exports of the crates below, so that you can depend on this one alone.
 pub use {souk_market as market, souk_memory as memory};

@@ -1,9 +1,8 @@
-//! What a node says of itself to whoever watches it: figures in the text format of Prometheus,
-//! served by whoever has a door for it.
+//! The metrics of a node, in the text format of Prometheus, for any server that offers them.
 //!
-//! A page is made when it is asked for, from what the node keeps anyway; nothing is counted for its
-//! sake but a few sums. It holds figures alone: no account, address or content id, so that whoever
-//! may read it learns how busy a node is and not with whom.
+//! A page is rendered on request, from state that the node keeps anyway; only a few sums exist for
+//! its sake. It holds figures alone: no account, address or content id. A reader learns how busy a
+//! node is, but not with whom.
 
 mod machine;
 pub(crate) mod peers;
@@ -23,13 +22,13 @@ pub struct Page {
     families: Vec<MetricFamily>,
 }
 
-/// What makes a page when one is asked for; nothing once the node has stopped.
+/// A function that renders a page on request; it returns none once the node has stopped.
 pub type PageMaker = Arc<dyn Fn() -> BoxFuture<'static, Option<Page>> + Send + Sync>;
 
-/// How a figure moves.
+/// How a figure can change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows, but for a start or where its owner begins it anew.
+    /// It only grows, unless the node restarts or its owner resets it.
     Counter,
     /// It goes up and down.
     Gauge,
@@ -42,7 +41,7 @@ pub struct Family<'p> {
 }
 
 impl Page {
-    /// A page with what is told of any node's process and machine.
+    /// Returns a page with the figures of the process and the machine, which any node has.
     #[must_use]
     pub fn of_machine() -> Page {
         let mut page = Page::default();
@@ -50,10 +49,10 @@ impl Page {
         page
     }
 
-    /// The figures of a name, with a sentence on what they are.
+    /// Returns the figures of a name, with a sentence of help.
     ///
     /// # Panics
-    /// If the name is none: letters, digits and underscores, and the unit last.
+    /// If the name is not valid: letters, digits and underscores, and the unit last.
     pub fn family(&mut self, kind: Kind, name: &'static str, help: &str) -> Family<'_> {
         assert!(is_name(name), "{name} is no name of a metric");
         let mut family = MetricFamily::default();
@@ -68,25 +67,25 @@ impl Page {
         Family { family, kind }
     }
 
-    /// One figure without labels that goes up and down.
+    /// Adds one figure without labels that goes up and down.
     pub fn gauge(&mut self, name: &'static str, help: &str, value: impl Into<Figure>) {
         self.family(Kind::Gauge, name, help).put(&[], value);
     }
 
-    /// One figure without labels that only grows.
+    /// Adds one figure without labels that only grows.
     pub fn counter(&mut self, name: &'static str, help: &str, value: impl Into<Figure>) {
         self.family(Kind::Counter, name, help).put(&[], value);
     }
 
-    /// What somebody counted, such as a histogram.
+    /// Adds the figures of a collector, for example a histogram.
     pub fn counted(&mut self, counted: &impl Collector) {
         self.families.extend(counted.collect());
     }
 
-    /// The text.
+    /// Renders the page as text.
     #[must_use]
     pub fn into_text(mut self) -> String {
-        // A name without figures is not told of.
+        // A name without figures is left out.
         self.families
             .retain(|family| !family.get_metric().is_empty());
         let mut text = Vec::new();
@@ -97,7 +96,7 @@ impl Page {
 }
 
 impl Family<'_> {
-    /// One figure, told apart from the others of its name by its labels.
+    /// Adds one figure, with labels that distinguish it from the others of its name.
     pub fn put(&mut self, labels: &[(&str, &str)], value: impl Into<Figure>) -> &mut Self {
         let pair = |(name, value): &(&str, &str)| {
             debug_assert!(is_name(name), "{name} is no name of a label");
@@ -125,7 +124,7 @@ impl Family<'_> {
     }
 }
 
-/// A figure as it is told; not a number where it is not known.
+/// The value of a figure; not a number if it is unknown.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure(f64);
 
@@ -153,7 +152,7 @@ impl From<bool> for Figure {
     }
 }
 
-/// Seconds of a number of microseconds.
+/// Converts microseconds to seconds.
 #[must_use]
 pub fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6

@@ -1,7 +1,7 @@
-//! The node's place in the network: one libp2p swarm, owned by one task.
+//! The node's part of the network: one libp2p swarm, owned by one task.
 //!
 //! All protocols of souk are streams. A caller opens one by peer and protocol name; the swarm task
-//! knows who is connected and dials where nobody is. Nothing else of libp2p is seen outside.
+//! knows the connected peers and dials the others. No other part of libp2p is visible outside.
 
 mod acquaintances;
 mod address_limits;
@@ -43,39 +43,39 @@ pub use rate_limit::RateLimit;
 pub use stream_quotas::STREAMS_PER_PEER_MAX;
 pub use transport::Pieces;
 
-/// Requests to the swarm task that may wait; each is small and answered at once.
+/// Requests that can wait for the swarm task; each is small and answered at once.
 const COMMANDS_MAX: usize = 256;
 
-/// How long a caller waits for a connection and for its protocol to be agreed on.
+/// How long a caller waits for a connection and for agreement on its protocol.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The file of known peers in a node's folder.
 pub const PEERS_FILE: &str = "peers.json";
 
-/// How the network listens.
+/// The configuration of the network.
 #[derive(Clone, Debug, Default)]
 pub struct NetworkConfig {
-    /// The address to listen on; port 0 takes a free one. None listens nowhere.
+    /// The address to listen on; port 0 takes a free one. Without an address the node only dials.
     pub listen: Option<Multiaddr>,
-    /// Where addresses of known peers are kept over restarts. A node that has none is here for a
-    /// moment only and takes no part in discovery.
+    /// Where the node keeps addresses of known peers over restarts. A node without this file is
+    /// here only briefly and takes no part in discovery.
     pub peers_file: Option<PathBuf>,
-    /// What it does beyond that.
+    /// The optional features.
     pub options: Options,
 }
 
-/// What a node does in the network only when it is told to.
+/// Features of a node's network that are off by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Looks for peers on the local network by multicast, and can be found so.
+    /// Finds peers on the local network by multicast, and can be found so.
     pub mdns: bool,
-    /// Relays for peers that nobody can dial, within limits.
+    /// Relays, within limits, for peers that cannot be dialled.
     pub relays: bool,
-    /// By how much its connections read and write.
+    /// The sizes in which its connections read and write.
     pub pieces: Pieces,
 }
 
-/// A handle on the swarm; clones are cheap and all mean the same swarm.
+/// A handle on the swarm; clones are cheap and share the swarm.
 #[derive(Clone)]
 pub struct Network {
     peer: PeerId,
@@ -84,21 +84,21 @@ pub struct Network {
     kept: Arc<KeptStreams<Stream>>,
 }
 
-/// Why the network did not start.
+/// Why the network could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Somebody else listens there.
+    /// Another program listens there.
     #[error("the address {address} is in use by another program: stop it or choose another port")]
     InUse {
-        /// The address wanted.
+        /// The address to listen on.
         address: Multiaddr,
     },
     /// The system or the transport refused to listen.
     #[error("cannot listen on {address}: {cause}")]
     Listen {
-        /// The address wanted.
+        /// The address to listen on.
         address: Multiaddr,
-        /// What was said.
+        /// The system's error.
         cause: std::io::Error,
     },
     /// The encryption layer refused the node's key.
@@ -106,40 +106,40 @@ pub enum StartError {
     Encryption(#[from] libp2p::noise::Error),
 }
 
-/// Why a stream was not opened.
+/// Why a stream could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The account is not a key.
     #[error(transparent)]
     Key(#[from] NotAKey),
-    /// No connection came about.
+    /// No connection could be established.
     #[error("cannot reach peer {peer}: {cause}")]
     Unreachable {
-        /// Who was wanted.
+        /// The peer to reach.
         peer: PeerId,
-        /// What each attempt said.
+        /// The failure of each attempt.
         cause: swarm::DialFailure,
     },
-    /// The peer is there but speaks no such protocol.
+    /// The peer is connected but does not speak the protocol.
     #[error("peer {peer} does not speak {protocol}: is it an older or newer souk?")]
     Protocol {
-        /// Who was asked.
+        /// The peer that refused.
         peer: PeerId,
-        /// What was asked for.
+        /// The protocol that it does not speak.
         protocol: StreamProtocol,
     },
-    /// The connection broke while the protocol was agreed on.
+    /// The connection broke during the agreement on the protocol.
     #[error("the connection to peer {peer} broke: {cause}")]
     Broken {
-        /// Who was asked.
+        /// The peer of the connection.
         peer: PeerId,
-        /// What the stream said.
+        /// The stream's error.
         cause: std::io::Error,
     },
-    /// Nothing happened in time.
+    /// The peer did not answer in time.
     #[error("peer {peer} did not answer within {} s", OPEN_TIMEOUT.as_secs())]
     Timeout {
-        /// Who was asked.
+        /// The peer that did not answer.
         peer: PeerId,
     },
     /// This node's own network has stopped.
@@ -148,7 +148,7 @@ pub enum OpenError {
 }
 
 impl Network {
-    /// Starts the swarm; returns once it listens.
+    /// Starts the swarm and returns once it listens.
     pub async fn start(key: &NodeKey, config: NetworkConfig) -> Result<Network, StartError> {
         if let Some(address) = &config.listen {
             claim(address)?;
@@ -168,51 +168,51 @@ impl Network {
         })
     }
 
-    /// This node's peer id.
+    /// Returns this node's peer id.
     pub fn peer(&self) -> PeerId {
         self.peer
     }
 
-    /// The addresses this node listens on.
+    /// Returns the addresses this node listens on.
     pub async fn addresses(&self) -> Vec<Multiaddr> {
         self.ask(Command::Addresses).await.unwrap_or_default()
     }
 
-    /// The peers with a connection at this moment.
+    /// Returns the peers that are connected now.
     pub async fn connected(&self) -> Vec<PeerId> {
         let routes = self.ask(Command::Routes).await.unwrap_or_default();
         routes.into_iter().map(|(peer, _)| peer).collect()
     }
 
-    /// The accounts with a connection at this moment, and by which way each is connected.
+    /// Returns the accounts that are connected now, with the route of each connection.
     pub async fn routes(&self) -> BTreeMap<AccountKey, Route> {
         let routes = self.ask(Command::Routes).await.unwrap_or_default();
         let account = |(peer, route)| Some((AccountKey(account_of(&peer)?), route));
         routes.into_iter().filter_map(account).collect()
     }
 
-    /// The address from which a peer is connected, or at which it was dialled; none where it is not
-    /// connected, or through a relay alone.
+    /// Returns the address from which a peer is connected, or at which this node dialled it; none
+    /// if it is not connected, or only through a relay.
     pub async fn whereabouts(&self, peer: PeerId) -> Option<IpAddr> {
         let ask = |reply| Command::Whereabouts { peer, reply };
         self.ask(ask).await.ok().flatten()
     }
 
-    /// Says to the network what this node is. Who does not take part in discovery says nothing.
+    /// Publishes this node's profile. A node that takes no part in discovery publishes nothing.
     pub async fn publish(&self, profile: &SignedProfile) {
         match postcard::to_allocvec(profile) {
-            // A network that has stopped has no ears.
+            // The send fails only if the network has stopped.
             Ok(bytes) => drop(self.commands.send(Command::Publish(bytes)).await),
             Err(error) => tracing::warn!(%error, "the profile does not encode"),
         }
     }
 
-    /// The providers that were heard of, checked and not expired.
+    /// Returns the valid profiles of providers that this node has received.
     pub async fn profiles(&self) -> Vec<Profile> {
         self.ask(Command::Profiles).await.unwrap_or_default()
     }
 
-    /// Remembers where a peer can be reached.
+    /// Remembers the addresses of a peer.
     pub async fn learn(&self, contact: &Contact) -> Result<(), OpenError> {
         let (peer, addresses) = (contact.peer()?, contact.addresses.clone());
         let learn = Command::Learn { peer, addresses };
@@ -222,32 +222,33 @@ impl Network {
             .map_err(|_| OpenError::Stopped)
     }
 
-    /// Opens a stream to `peer`, dialling the addresses known of it where there is no connection.
+    /// Opens a stream to `peer`; dials its known addresses if there is no connection.
     pub async fn open(&self, peer: PeerId, protocol: StreamProtocol) -> Result<Stream, OpenError> {
         self.open_over(peer, protocol, 0).await
     }
 
-    /// A stream to `peer` that was kept for its next question; the peer may have closed it since.
+    /// Takes a stream to `peer` that was kept for its next request; the peer may have closed it
+    /// since.
     pub(crate) fn take_kept(&self, peer: PeerId, protocol: &StreamProtocol) -> Option<Stream> {
         self.kept.take(&(peer, protocol.clone()), Instant::now())
     }
 
-    /// Keeps a stream, on which nothing is owed, for its next question.
+    /// Keeps an idle stream for its next request.
     pub(crate) fn keep(&self, peer: PeerId, protocol: StreamProtocol, stream: Stream) {
         self.kept.keep((peer, protocol), stream, Instant::now());
     }
 
-    /// Drops what is kept: a stream to that peer broke.
+    /// Drops the kept streams to a peer because one of them broke.
     pub(crate) fn forget_kept(&self, peer: PeerId, protocol: StreamProtocol) {
         self.kept.forget(&(peer, protocol));
     }
 
-    /// How many connections to a peer there are: processes that share a key are one peer.
+    /// Returns the number of connections to a peer: processes that share a key are one peer.
     pub fn connections(&self, peer: PeerId) -> usize {
         self.streams.connections(peer)
     }
 
-    /// The same over one of several connections, of which the youngest is number 0.
+    /// Opens a stream over one of several connections, of which the youngest is number 0.
     pub async fn open_over(
         &self,
         peer: PeerId,
@@ -268,16 +269,17 @@ impl Network {
         timed.unwrap_or(Err(OpenError::Timeout { peer }))
     }
 
-    /// The streams that peers open here for `protocol`. Each protocol has one acceptor in a node.
+    /// Returns the streams that peers open here for `protocol`. Each protocol has one acceptor in a
+    /// node.
     fn accept(&self, protocol: StreamProtocol) -> mpsc::Receiver<IncomingStream> {
         let accepted = self.streams.accept(protocol);
         accepted.expect("each protocol of a node is accepted in one place")
     }
 
-    /// Serves each stream of `protocol` in a task of its own, at most `streams_max` at a time. Of
-    /// one peer at most [`STREAMS_PER_PEER_MAX`] are served at a time, idle ones among them, fewer
-    /// where places are short; those over it are closed. What a handler says of the peer's conduct
-    /// counts against it.
+    /// Serves each stream of `protocol` in its own task, at most `streams_max` at a time. One peer
+    /// gets at most [`STREAMS_PER_PEER_MAX`] at a time, idle ones included, and fewer if places are
+    /// short; streams beyond that are closed. Misconduct that a handler returns counts against the
+    /// peer.
     pub fn serve<F, Served>(&self, protocol: StreamProtocol, streams_max: usize, mut serve: F)
     where
         F: FnMut(PeerId, Stream) -> Served + Send + 'static,
@@ -310,7 +312,7 @@ impl Network {
         });
     }
 
-    /// Counts a fault of a peer; whoever has too many is disconnected and kept out for a while.
+    /// Counts a fault of a peer; a peer with too many is disconnected and banned for a while.
     pub fn report(&self, peer: PeerId, fault: Misconduct) {
         report(&self.commands, peer, fault);
     }
@@ -328,17 +330,17 @@ impl Network {
     }
 }
 
-/// Tells the swarm of a fault. While it has much to do, one fault more or less is nothing to it.
+/// Reports a fault to the swarm. While the swarm is busy, a lost report does no harm.
 fn report(commands: &mpsc::Sender<Command>, peer: PeerId, fault: Misconduct) {
     let _ = commands.try_send(Command::Misconduct { peer, fault });
 }
 
-/// Fails where another program listens on the address.
+/// Fails if another program listens on the address.
 ///
-/// libp2p listens with `SO_REUSEPORT`, so that a second node on the same port would start without
-/// a word and receive half of the first one's connections.
+/// libp2p listens with `SO_REUSEPORT`, so a second node on the same port would start silently and
+/// receive half of the first one's connections.
 fn claim(address: &Multiaddr) -> Result<(), StartError> {
-    // The socket of an address through a relay is the relay's.
+    // An address through a relay has the relay's socket.
     let own = Some(address).filter(|address| !routes::is_relayed(address));
     let Some(socket) = own.and_then(socket_of) else {
         return Ok(());
@@ -355,7 +357,7 @@ fn claim(address: &Multiaddr) -> Result<(), StartError> {
     }
 }
 
-/// The socket behind an address of TCP.
+/// Returns the socket of a TCP address.
 pub(crate) fn socket_of(address: &Multiaddr) -> Option<SocketAddr> {
     let mut parts = address.iter();
     match (parts.next()?, parts.next()?) {

@@ -1,4 +1,4 @@
-//! What nodes say to each other about leases and the market: messages, and what they are judged by.
+//! The protocols between nodes about leases and the market.
 
 #[cfg(test)]
 pub(crate) mod fuzzed;

@@ -1,8 +1,8 @@
-//! The provider: offers one device in the book and runs what is bought of it.
+//! The provider: offers one device in the order book and runs the leases that buyers buy.
 //!
-//! What it decides, [`souk_roles::provider`] decides. The shell here is one task that tells it what
-//! happens and carries out what it wants; beside it the market, the network and the figures of the
-//! device are looked after.
+//! [`souk_roles::provider`] makes the decisions. The shell here is one task that feeds it events
+//! and carries out its effects; separate tasks look after the market, the network and the figures
+//! of the device.
 
 mod books;
 mod conditions;
@@ -73,106 +73,110 @@ pub use power::HoldError;
 pub use sheet::{SheetError, SignedSheet, kept as sheet_kept, of as sheet_of};
 pub use statistics::Statistics;
 
-/// Streams of the lease protocol served at a time: one a running lease, and offers between.
+/// Streams of the lease protocol served at a time: one for each running lease, and offers between.
 const STREAMS_MAX: usize = 256;
 
-/// Offers that a peer may make at once, and each second after: a token of each sequence is some.
-/// Streams are limited where they are opened; on one that is open further offers may follow.
+/// Offers that a peer can make in a burst, and per second after that. A language model needs
+/// several for each token of a sequence. Another limit bounds the rate of new streams; this one
+/// bounds the offers on open ones.
 const OFFERS_AT_ONCE: u32 = 4_096;
 const OFFERS_PER_SECOND: u32 = 8_192;
 
-/// A stream that is not begun within this is closed.
+/// The provider closes a stream if its first message does not arrive within this time.
 const OPENING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Content kept on disk.
+/// Bytes of content kept on disk.
 const FOLDER_BYTES_MAX: u64 = 16 << 30;
 
-/// How often validators are told where this node lives; one that restarted has forgotten it.
+/// How often the provider announces its address to the validators, because one that restarted has
+/// forgotten it.
 const ANNOUNCE_PERIOD: Duration = Duration::from_secs(5);
 
-/// The profile is said again each so many announcements, ten minutes, a third of its life: what
-/// that costs the nodes of a market of 1,000 providers, `souk testnet gossip` counts.
+/// The provider publishes its profile once in this many announcements: every ten minutes, a third
+/// of the profile's life. `souk testnet gossip` measures the cost for the nodes of a market of
+/// 1,000 providers.
 const PROFILE_ROUNDS: u32 = 120;
 
-/// At first it is said more often, since the first words reach nobody yet.
+/// The first rounds publish it each time, because the first messages reach no peer yet.
 const PROFILE_ROUNDS_FIRST: u32 = 3;
 
 fn profile_is_due(round: u32) -> bool {
     round < PROFILE_ROUNDS_FIRST || round.is_multiple_of(PROFILE_ROUNDS)
 }
 
-/// What a provider runs with.
+/// The configuration of a provider.
 pub struct Config {
-    /// Its folder.
+    /// The provider's folder.
     pub home: PathBuf,
-    /// Its key.
+    /// The provider's key.
     pub key: NodeKey,
-    /// Its market.
+    /// The market that it joins.
     pub market: MarketFile,
-    /// Its device and price.
+    /// Its device, price and limits.
     pub provider: ProviderFile,
-    /// What it does in the network beyond the usual.
+    /// Optional features of its network.
     pub network: network::Options,
-    /// This program, which is started again for each job (see [`crate::sandbox`]).
+    /// The path of this program, which the sandbox starts again for each job (see
+    /// [`crate::sandbox`]).
     pub program: PathBuf,
 }
 
 /// Why a provider stopped or did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ProviderError {
-    /// The market was not reached.
+    /// The market could not be reached.
     #[error(transparent)]
     Reach(#[from] ReachError),
-    /// The market refused.
+    /// The market refused a request.
     #[error(transparent)]
     Trade(Box<TradeError>),
-    /// The device did not open.
+    /// The device could not be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// What it sells is reached by a library that is not usable.
+    /// The library that drives the device is not usable.
     #[error(transparent)]
     Library(#[from] Unusable),
-    /// The process for jobs did not open it.
+    /// The sandbox could not open the device.
     #[error(transparent)]
     Sandbox(#[from] SandboxFault),
-    /// Its devices cannot work together.
+    /// Its devices cannot form a group.
     #[error(transparent)]
     Group(#[from] GroupError),
-    /// The store did not open.
+    /// The store could not be opened.
     #[error(transparent)]
     Store(#[from] StoreConfigError),
-    /// Its own limits forbid it.
+    /// The provider's own limits forbid the sale of its device.
     #[error(transparent)]
     Limit(#[from] LimitRefusal),
-    /// A power limit it asks for.
+    /// A power limit could not be set.
     #[error(transparent)]
     Power(#[from] HoldError),
-    /// The journal.
+    /// The journal could not be opened.
     #[error(transparent)]
     Journal(#[from] FactLogError),
-    /// It cannot put down what it owes any more.
+    /// The journal's writer has ended, so the provider cannot record its obligations.
     #[error(transparent)]
     Writer(#[from] WriterEnded),
-    /// Another process sells this device.
+    /// Another process already sells this device.
     #[error("a provider is already running in {}", home.display())]
     Running {
-        /// The folder.
+        /// The folder that both use.
         home: PathBuf,
     },
-    /// The address for direct channels cannot be listened on.
+    /// The address for direct channels is not available.
     #[error(
         "cannot listen for direct channels: {0}; set traffic.direct to another address or \"off\""
     )]
     Direct(io::Error),
-    /// A device that is really there is told to play a fault.
+    /// The configuration asks a physical device to play a fault.
     #[error("only an emulated device plays a fault")]
     Fault,
-    /// A name does not fit the market's limit.
+    /// The provider's name does not fit the market's limits.
     #[error("the name \"{name}\" cannot be registered: {fault}")]
     Name {
-        /// The name.
+        /// The name that was refused.
         name: String,
-        /// What is wrong.
+        /// The rule that it breaks.
         fault: NameFault,
     },
 }
@@ -194,7 +198,7 @@ impl From<ExecutorError> for ProviderError {
     }
 }
 
-/// What a shell begins with.
+/// The inputs with which the shell begins.
 struct Beginning {
     heard: mpsc::Receiver<Incoming>,
     journal: journal::JournalWriter,
@@ -202,7 +206,7 @@ struct Beginning {
 }
 
 impl Beginning {
-    /// Opens the journal of a folder: beside it, where peers are heard and what leases come to.
+    /// Opens the journal of a folder, and the channels for peers' messages and lease sums.
     fn open(
         home: &Path,
     ) -> Result<(Beginning, mpsc::Sender<Incoming>, watch::Receiver<Sums>), FactLogError> {
@@ -219,63 +223,64 @@ impl Beginning {
     }
 }
 
-/// A running provider: what its parts share.
+/// A running provider: the state that its parts share.
 pub struct Provider {
     home: PathBuf,
-    /// What its account is called.
+    /// The name of its account.
     name: Name,
     trader: Trader,
     network: Network,
     tensors: Tensors,
     executor: Executor,
     label: String,
-    /// What the device was measured to do at its best.
+    /// The best performance that was measured for the device.
     peak: Resources,
-    /// What it was seen to refuse.
+    /// Work that the device has refused.
     refusals: Refusals,
     pace: Pace,
     terms: Conditions,
-    /// What is taken of peers that open a stream.
+    /// Admits the streams that peers open.
     intake: Intake,
-    /// How fast each makes offers.
+    /// Limits the offers of each peer.
     offers: RateLimit,
-    /// How many streams were opened.
+    /// Streams opened so far; numbers them.
     streams: AtomicU64,
-    /// What peers say, until the shell has heard it.
+    /// Queues peers' messages for the shell.
     inbox: mpsc::Sender<Incoming>,
-    /// What the shell begins with; taken by it.
+    /// The shell's inputs until it takes them.
     beginning: Mutex<Option<Beginning>>,
-    /// How the shell stands, once it has begun.
+    /// The shell's status, once it runs.
     status: watch::Sender<Option<watch::Receiver<ProviderStatus>>>,
     sums: watch::Receiver<Sums>,
-    /// Held as long as the provider runs.
+    /// The folder's lock, held while the provider runs.
     _lock: File,
     outlook: Arc<Outlook>,
     live: live::Live,
-    /// What its devices were seen to take.
+    /// The measured costs of its devices.
     seen: Arc<DeviceCosts>,
     fault: Faulty,
     power: Mutex<power::HeldLimits>,
-    /// Whether the disk takes what jobs make.
+    /// Whether the disk has room for jobs' contents.
     disk: disk_room::DiskRoom,
-    /// What the CPU takes for runs in processes of their own.
+    /// The CPU energy of runs in sandbox processes.
     energy: meter::Energy,
 }
 
-/// What its devices were measured to do at their best, as they are sold.
+/// Returns the best performance that was measured for its devices, combined as they are sold.
 fn peak_of(provider: &ProviderFile, profiles: &[souk_vocabulary::profile::Profile]) -> Resources {
     sold(provider, &together(profiles))
 }
 
-/// The largest single content fetched: what one job may hold. Contents come in frames that are
-/// checked one by one and take memory only as they come, so no other limit is needed; and none
-/// would do, since a plan knows what a device has for a job and no further limit of its provider's.
+/// Returns the largest single content that the provider fetches: as much as one job can hold. No
+/// other limit is needed, because contents arrive in frames that are checked one by one and take
+/// memory only on arrival. A tighter one would break plans, which know only how much memory a
+/// device has for a job.
 fn content_bytes_max(limits: &ProviderLimits, machine_bytes: u64) -> u64 {
     let of_a_job = limits.memory_bytes_each().min(machine_bytes);
     of_a_job.min(FOLDER_BYTES_MAX)
 }
 
-/// How a provider brings and serves contents.
+/// Returns the configuration by which a provider fetches and serves contents.
 fn transfers_of(provider: &ProviderFile, home: &Path) -> TransferConfig {
     let (traffic, links) = (&provider.traffic, Some(home.join(LINKS_FILE)));
     let machine_bytes = souk_host::system::memory_bytes().unwrap_or(u64::MAX);
@@ -287,7 +292,7 @@ fn transfers_of(provider: &ProviderFile, home: &Path) -> TransferConfig {
 }
 
 impl Provider {
-    /// Opens the device, joins the market and serves. The ask is placed by [`Provider::run`].
+    /// Opens the device, joins the market and serves. [`Provider::run`] places the ask.
     pub async fn start(config: Config) -> Result<Arc<Provider>, ProviderError> {
         let Config {
             home,
@@ -300,7 +305,8 @@ impl Provider {
         let market = market.with_known(&home);
         let lock = books::lock(&home)?;
         let (beginning, inbox, sums) = Beginning::open(&home)?;
-        // Before anything is measured: it is measured with the limits it is sold with.
+        // This comes before any measurement, because the device must be measured with the power
+        // limits it is sold with.
         let wanted = &provider.limits.power_watts;
         let power = power::HeldLimits::set(&home, wanted, souk_host::power::find)?;
         let store = Arc::new(store_in(&home)?);
@@ -358,19 +364,20 @@ impl Provider {
         Ok(provider)
     }
 
-    /// What tells how it does, for as long as it is.
+    /// Returns a function that renders the provider's metrics for as long as the provider exists.
     #[must_use]
     pub fn figures(self: &Arc<Self>) -> PageMaker {
         let told = Arc::downgrade(self);
         Arc::new(move || Box::pin(gauges::page(told.clone())))
     }
 
-    /// Keeps the ask in the book until `stop` ends. Then the ask is withdrawn, leases that were not
-    /// begun are given back, and those at work have `patience` to end, or until what `stop` gave
-    /// ends too. After that they are ended with what is done, and given back if nothing is.
+    /// Keeps the ask in the book until `stop` ends. Then it withdraws the ask and returns leases
+    /// that have not begun; running leases have `patience` to finish, or until the future that
+    /// `stop` returned ends. After that it ends them with their results so far, or returns them if
+    /// they have none.
     ///
     /// # Errors
-    /// When its journal's writer has ended: without one it sells nothing, and settles nothing.
+    /// If the journal's writer has ended: the provider can neither sell nor settle without it.
     pub async fn run<Hurry: Future<Output = ()>>(
         self: &Arc<Self>,
         stop: impl Future<Output = Hurry>,
@@ -386,7 +393,7 @@ impl Provider {
         let signalling = async {
             let hurry = stop.await;
             self.executor.retire();
-            // A shell that has ended hears nothing and needs nothing.
+            // A shell that has ended needs no signal.
             let _ = say.send(Signal::Stop).await;
             hurry.await;
             let _ = say.send(Signal::Hurry).await;
@@ -414,18 +421,18 @@ impl Provider {
         beginning.take()
     }
 
-    /// How it stands, once it runs.
+    /// Returns the shell's status, once it runs.
     fn status(&self) -> Option<ProviderStatus> {
         let status = self.status.borrow();
         status.as_ref().map(|status| status.borrow().clone())
     }
 
-    /// What its leases come to.
+    /// Returns the sums of its leases.
     fn sums(&self) -> Sums {
         *self.sums.borrow()
     }
 
-    /// Says to the market and the network where this provider is, again and again.
+    /// Announces the provider's address to the market and its profile to the network, repeatedly.
     async fn announce(&self) {
         for round in 0_u32.. {
             if profile_is_due(round) {
@@ -451,7 +458,7 @@ impl Provider {
         }
     }
 
-    /// Says to the network what this provider is.
+    /// Publishes the provider's profile to the network.
     async fn publish(&self) {
         let now = unix_ms();
         let profile = Profile {
@@ -477,7 +484,7 @@ impl Provider {
     }
 }
 
-/// Opens the provider's account, unless it is open. Tells what it is called.
+/// Opens the provider's account unless it is open, and returns the account's name.
 async fn registered(trader: &Trader, provider: &ProviderFile) -> Result<Name, ProviderError> {
     let name = name_of(provider)?;
     trader.register(name.clone()).await?;
@@ -499,8 +506,8 @@ fn store_in(home: &Path) -> Result<Store, StoreConfigError> {
     })
 }
 
-/// What a provider's devices keep of their peak: what the last ask stated, or what is measured
-/// before the first job has told.
+/// Returns the pace of a provider's devices: as the last ask stated it or, before the first job, as
+/// measured.
 async fn measured_pace(provider: &ProviderFile, opened: &OpenedDevices, model: &str) -> Pace {
     let (choice, cores) = (provider.device.clone(), provider.limits.cores);
     let (known, share) = (opened.profiles.clone(), opened.share);

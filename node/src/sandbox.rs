@@ -1,12 +1,12 @@
-//! The process in which the work of one lease is done: a *sandbox*.
+//! The process that does the work of one lease: a *sandbox*.
 //!
-//! What a buyer sends is run neither in the node's process nor in another buyer's. A sandbox is
-//! this same program, started again under the kernel's rules ([`SandboxPolicy`]), with one channel
-//! to its provider and nothing else. Graphs, inputs and results cross that channel; large content
-//! crosses as sealed memory, of which there is one copy whatever the number of sandboxes. A sandbox
-//! ends with its lease. However it ends, the node goes on and can say how.
+//! A buyer's job runs neither in the node's process nor in another buyer's. A sandbox is this same
+//! program, started again under the kernel's rules ([`SandboxPolicy`]), with one channel to its
+//! provider and nothing else. Graphs, inputs and results cross that channel; large content crosses
+//! as sealed memory, of which there is one copy however many sandboxes there are. A sandbox ends
+//! with its lease. However it ends, the node continues and can report the cause.
 //!
-//! The rules are Linux's. Elsewhere there are no sandboxes: [`Sandbox::start`] says so, and a
+//! The rules are Linux's. Other systems have no sandboxes: there [`Sandbox::start`] fails, and a
 //! provider runs jobs in its own process or not at all.
 
 #[cfg(not(target_os = "linux"))]
@@ -51,27 +51,27 @@ pub use process::{Sandbox, pool::SandboxPool};
 /// The first argument of a process that is a sandbox.
 pub const COMMAND: &str = "__sandbox";
 
-/// A sandbox that does not say for so long that it lives is taken for stopped.
+/// The provider treats a sandbox that is silent for this time as stopped.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// How a run stands to others of its lease.
+/// How a run relates to others of its lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum RunMode {
-    /// It is the only one at a time.
+    /// It runs alone.
     ByItself,
-    /// It is one of a stream, of which several may be at work.
+    /// It is one run of a stream, of which several can overlap.
     InStream,
 }
 
-/// A run that a sandbox is asked for.
+/// A run for a sandbox.
 pub(crate) struct SandboxRun {
-    /// The part, and its inputs.
+    /// The part with its inputs.
     pub(crate) task: Task,
-    /// How it stands to others of the lease.
+    /// How it relates to others of the lease.
     pub(crate) run_mode: RunMode,
-    /// When it is over at the latest, where that is known.
+    /// The latest end of the run, if that is known.
     pub(crate) deadline: Option<Moment>,
-    /// Whether what the part takes is to be told too.
+    /// Whether the result must state the work of the part.
     pub(crate) is_weighed: bool,
     /// A fault to play, for tests.
     pub(crate) fault: Option<Fault>,
@@ -79,7 +79,7 @@ pub(crate) struct SandboxRun {
 
 #[cfg(target_os = "linux")]
 impl SandboxRun {
-    /// A run that is the only one at a time and may take as long as it does.
+    /// Returns a run that runs alone, without a deadline.
     fn by_itself(task: Task) -> SandboxRun {
         SandboxRun {
             task,
@@ -91,39 +91,39 @@ impl SandboxRun {
     }
 }
 
-/// How many processes a provider has for leases that are not at work.
+/// The sandboxes of a provider that do not work for a lease yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SandboxCounts {
-    /// Those that wait for a lease.
+    /// Spare sandboxes that wait for a lease.
     pub ready: usize,
-    /// Those that start.
+    /// Sandboxes that are starting.
     pub starting: usize,
-    /// Leases that wait for one.
+    /// Leases that wait for a sandbox.
     pub wanted: usize,
 }
 
-/// What the sandboxes of a provider are made from.
+/// The configuration of a provider's sandboxes.
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// This program, which becomes a sandbox when its first argument is [`COMMAND`].
+    /// The path of this program, which becomes a sandbox if its first argument is [`COMMAND`].
     pub program: PathBuf,
-    /// The devices.
+    /// The devices to open.
     pub device: DeviceChoice,
-    /// Threads that they may use at most.
+    /// The most threads that they can use.
     pub cores: Option<u32>,
-    /// What they are called in reports.
+    /// Their common name in reports.
     pub label: String,
-    /// What they are, where that is known; a sandbox with GPUs finds out.
+    /// Their profiles, if known; a sandbox with GPUs determines them.
     pub profiles: Option<Vec<Profile>>,
-    /// What they were seen to take.
+    /// Their measured costs.
     pub(crate) seen: std::sync::Arc<crate::device::costs::DeviceCosts>,
-    /// What they make small.
+    /// Their objective.
     pub objective: Objective,
     /// The library of ONNX Runtime that they use.
     pub library: Option<PathBuf>,
-    /// Bytes of memory that a job may use.
+    /// Bytes of memory that a job can use.
     pub memory_bytes: u64,
-    /// Bytes that one run may give.
+    /// The most bytes of outputs in one run.
     pub outputs_bytes: u64,
     /// The control groups of this process, or why there are none.
     #[cfg(target_os = "linux")]

@@ -1,11 +1,11 @@
 //! The validator: one task that owns a replica and the state machine, and a thread that owns its
 //! log on disk.
 //!
-//! Everything that reaches it is one closed `Input` from one bounded channel; what that comes to is
-//! decided by a core ([`souk_roles::validator::core`]), and carried out in its order. Callers hold
-//! a [`Validator`], which only sends inputs and awaits answers. The exchange is asked questions of
-//! a closed list, either after a ReadIndex round (linearizable) or at once (stale, with the age of
-//! what it sees).
+//! Every input is a case of one closed `Input` and arrives over one bounded channel. A core
+//! ([`souk_roles::validator::core`]) decides the effects, and the task carries them out in the
+//! core's order. Callers hold a [`Validator`], which only sends inputs and awaits answers. The
+//! exchange answers a closed list of queries, either after a ReadIndex round (linearizable) or at
+//! once (stale, with the age of the state).
 
 mod admission;
 mod auditing;
@@ -61,42 +61,44 @@ use task::{Input, ValidatorTask};
 use verifier::verify_all;
 pub use views::ViewsError;
 
-/// Inputs waiting for the task: some 0.1 s of work at full speed. More is answered "busy".
+/// Inputs that can wait for the task: some 0.1 s of work at full speed. A caller beyond that gets
+/// "busy".
 const INPUTS_MAX: usize = 16_384;
 
-/// Notices a watcher may be behind before it is told how many it missed.
+/// Notices that a watcher can fall behind; beyond that it loses them and learns how many it missed.
 const NOTICES_MAX: usize = 4_096;
 
-/// How a folder that was never used is begun.
+/// How a validator begins in an unused folder.
 #[derive(Clone, Debug)]
 pub enum LogBeginning {
-    /// As one of the first members of a new group; every member must be given the same list.
+    /// As one of the first members of a new group; every member must be configured with the same
+    /// list.
     Found(Vec<ReplicaId>),
     /// As a new replica that an existing group will add.
     Join,
-    /// Not at all: the folder must hold a replica. A wiped one must not come back as itself.
+    /// Not at all: the folder must hold a replica. A wiped one must not return under its old id.
     Refuse,
 }
 
-/// How a validator is set up.
+/// The configuration of a validator.
 #[derive(Clone, Debug)]
 pub struct ValidatorConfig {
-    /// The replica.
+    /// The configuration of the replica.
     pub replica: ReplicaConfig,
-    /// Its folder: the log, snapshots, and the views that can be rebuilt.
+    /// The folder of the log, the snapshots, and the views, which can be rebuilt.
     pub folder: PathBuf,
-    /// What to do if the folder is empty.
+    /// How to begin if the folder is empty.
     pub beginning: LogBeginning,
     /// Length of a tick.
     pub tick: Duration,
-    /// Sizes on disk.
+    /// Limits of the files on disk.
     pub store: StoreConfig,
     /// How long [`Validator::propose`] and [`Validator::query`] wait.
     pub patience: Duration,
 }
 
 impl ValidatorConfig {
-    /// The defaults: a tick of 15 ms (elections after 300 to 600 ms), 10 s of patience.
+    /// Returns the defaults: a tick of 15 ms (elections after 300 to 600 ms), 10 s of patience.
     #[must_use]
     pub fn new(id: ReplicaId, seed: u64, folder: PathBuf, beginning: LogBeginning) -> Self {
         Self {
@@ -113,45 +115,45 @@ impl ValidatorConfig {
 /// Why a validator did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ValidatorError {
-    /// The folder's content.
+    /// The folder's content is not usable.
     #[error("{}: {cause}", folder.display())]
     Open {
-        /// The folder.
+        /// The validator's folder.
         folder: PathBuf,
-        /// What is wrong with it.
+        /// The fault of its content.
         #[source]
         cause: StoreOpenError,
     },
     /// The folder holds no replica.
     #[error("{} holds no replica: found a group with it, or join one", .0.display())]
     Empty(PathBuf),
-    /// The folder can't be written.
+    /// The folder cannot be written.
     #[error("{}: {cause}", folder.display())]
     Write {
-        /// The folder.
+        /// The validator's folder.
         folder: PathBuf,
-        /// What failed.
+        /// The write that failed.
         #[source]
         cause: WalError,
     },
     /// The replica refuses its own state.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The views can't even be rebuilt.
+    /// The views cannot even be rebuilt.
     #[error(transparent)]
     Views(#[from] ViewsError),
-    /// The system.
+    /// The system refused a thread or another resource.
     #[error("cannot begin: {0}")]
     System(#[from] std::io::Error),
 }
 
-/// Why a running validator stopped by itself. It must be started anew, from what the disk holds.
+/// Why a running validator stopped by itself. It must restart from its state on disk.
 #[derive(Debug, thiserror::Error)]
 pub enum ValidatorFailure {
     /// The disk failed.
     #[error(transparent)]
     Disk(#[from] WalError),
-    /// The replica can't go on.
+    /// The replica cannot continue.
     #[error(transparent)]
     Replica(#[from] ReplicaFailure),
     /// It panicked: an invariant is broken.
@@ -162,23 +164,23 @@ pub enum ValidatorFailure {
 /// Why a command has no result.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 pub enum ProposeError {
-    /// Nothing was taken; the same command may be sent again.
+    /// The validator took nothing; you can send the same command again.
     #[error("busy: too many commands are waiting; retry after {retry_after_ms} ms")]
     Busy {
-        /// When to try again.
+        /// Milliseconds to wait before you try again.
         retry_after_ms: u64,
     },
-    /// Nothing was taken, nor will be.
+    /// The validator never takes a command of this size.
     #[error("a command of {bytes} bytes; at most {COMMAND_BYTES_MAX} are taken")]
     TooLarge {
-        /// Its size.
+        /// The size of the command.
         bytes: usize,
     },
-    /// It is not known whether it will be applied; sent again with the same nonce it is applied
-    /// at most once.
+    /// The command may or may not be applied; if you send it again with the same nonce it is
+    /// applied at most once.
     #[error("no answer within {0:?}: no leader, or no quorum; send it again with the same nonce")]
     Timeout(Duration),
-    /// It was applied, but by a snapshot; its result must be looked up.
+    /// A snapshot applied the command, so its result must be looked up.
     #[error(transparent)]
     Unanswered(#[from] NoAnswer),
     /// The validator is not running.
@@ -189,13 +191,13 @@ pub enum ProposeError {
 /// Why a query has no answer.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 pub enum QueryError {
-    /// Too much is waiting.
+    /// Too many queries are waiting.
     #[error("busy: too many queries are waiting; retry after {retry_after_ms} ms")]
     Busy {
-        /// When to try again.
+        /// Milliseconds to wait before you try again.
         retry_after_ms: u64,
     },
-    /// No leader confirmed it.
+    /// No leader confirmed the query.
     #[error("no answer within {0:?}: no leader, or no quorum; a stale read is still possible")]
     Timeout(Duration),
     /// The validator is not running.
@@ -203,16 +205,16 @@ pub enum QueryError {
     Stopped,
 }
 
-/// What watchers are told.
+/// What a validator reports to its watchers.
 #[derive(Clone, Debug)]
 pub enum Notice {
-    /// An entry was applied.
+    /// The validator applied an entry.
     Applied(Arc<AppliedEntry>),
-    /// A snapshot replaced the state: whatever was derived from it must be read anew.
+    /// A snapshot replaced the state: the watcher must read again whatever it derived from it.
     Installed(LogIndex),
 }
 
-/// Milliseconds a busy caller is asked to wait: about the time the queue takes to empty.
+/// Milliseconds that a busy caller should wait: about the time in which the queue empties.
 const RETRY_AFTER_MS: u64 = 100;
 
 /// A running validator, for any number of callers.
@@ -234,7 +236,7 @@ impl<M: AnsweringMachine> Clone for Validator<M> {
     }
 }
 
-/// The end of a validator.
+/// A handle that resolves when the validator ends.
 pub struct ValidatorEnd {
     end: oneshot::Receiver<Result<(), ValidatorFailure>>,
 }
@@ -243,18 +245,18 @@ impl ValidatorEnd {
     /// Waits until the validator has stopped.
     ///
     /// # Errors
-    /// Why, unless it was asked to.
+    /// The failure that stopped it, unless [`Validator::stop`] did.
     pub async fn wait(self) -> Result<(), ValidatorFailure> {
         self.end.await.unwrap_or(Err(ValidatorFailure::Panicked))
     }
 }
 
 impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
-    /// Opens the folder, recovers what it holds and starts the task, within a runtime. Messages for
-    /// peers go to `outbound`; what does not fit is dropped, as a network may.
+    /// Opens the folder, recovers its state and starts the task; needs a runtime. Messages for
+    /// peers go to `outbound`; those that do not fit are dropped, as a network may.
     ///
     /// # Errors
-    /// When the folder can't be trusted or used; the message says what to do.
+    /// If the folder cannot be trusted or used; the message says how to mend it.
     pub fn start(
         config: &ValidatorConfig,
         machine: M,
@@ -264,7 +266,7 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
         let (notices, _) = broadcast::channel(NOTICES_MAX);
         let task = ValidatorTask::open(config, machine, inbox, notices.clone(), outbound)?;
         let (end, ended) = oneshot::channel();
-        // Where nobody waits for the end, nobody is told of it.
+        // The send fails only if no caller waits for the end.
         tokio::spawn(async move { end.send(task.run().await) });
         let validator = Self {
             admission: Admission::start(config.replica.id)?,
@@ -275,11 +277,11 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
         Ok((validator, ValidatorEnd { end: ended }))
     }
 
-    /// Verifies commands that are to be proposed, together with what else waits for that; what is
-    /// said of each is in their order.
+    /// Verifies commands before they are proposed, in one batch with others that wait for that;
+    /// returns the verdicts in the order of the commands.
     ///
     /// # Errors
-    /// When they were not looked at.
+    /// If the commands were not examined.
     pub async fn verify_each(
         &self,
         commands: Vec<Bytes>,
@@ -291,10 +293,10 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
         verified.ok_or(ProposeError::Stopped)
     }
 
-    /// Replicates a verified command and returns what applying it gave.
+    /// Replicates a verified command and returns the result of applying it.
     ///
     /// # Errors
-    /// When there is no result; see [`ProposeError`] for what is known then.
+    /// If there is no result; [`ProposeError`] says whether you can send it again.
     pub async fn propose(&self, command: Proposal<M::Command>) -> Result<Vec<u8>, ProposeError> {
         let results = self.propose_all(vec![command]).await?;
         results
@@ -303,11 +305,12 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
             .unwrap_or(Err(ProposeError::Stopped))
     }
 
-    /// Replicates commands that came together and returns what applying each of them gave, once
-    /// all were. They are taken in the order given, all or none.
+    /// Replicates commands that arrived together and returns the result of each, once all are
+    /// applied. The validator takes all of them, in this order, or none.
     ///
     /// # Errors
-    /// When there is no result for any of them; see [`ProposeError`] for what is known then.
+    /// If there is no result for any of them; [`ProposeError`] says whether you can send them
+    /// again.
     pub async fn propose_all(
         &self,
         commands: Vec<Proposal<M::Command>>,
@@ -333,10 +336,10 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
         }
     }
 
-    /// Asks the machine, and says how old the answer is.
+    /// Queries the machine and returns the answer with its age.
     ///
     /// # Errors
-    /// When it was not asked.
+    /// If the query was not answered.
     pub async fn query(
         &self,
         consistency: Consistency,
@@ -355,17 +358,17 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
         }
     }
 
-    /// Where the replica stands.
+    /// Returns the status of the replica.
     ///
     /// # Errors
-    /// When the validator is not running, or too busy to say.
+    /// If the validator is not running, or too busy to answer.
     pub async fn status(&self) -> Result<Status, QueryError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Input::Status { reply })?;
         answer.await.map_err(|_| QueryError::Stopped)
     }
 
-    /// Inputs that wait for the task.
+    /// Returns the number of inputs that wait for the task.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.inputs.max_capacity() - self.inputs.capacity()
@@ -380,34 +383,34 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
         })
     }
 
-    /// Hands over what a peer sent. `from` is whom the transport authenticated. False if it was
-    /// dropped because too much is waiting; the peer will send again.
+    /// Queues a message from a peer; the transport must have authenticated `from`. Returns false if
+    /// too much is waiting and the message was dropped; the peer will send it again.
     pub fn peer_message(&self, from: ReplicaId, bytes: Bytes) -> bool {
         self.inputs.try_send(Input::Peer { from, bytes }).is_ok()
     }
 
-    /// The network does not reach a peer: nothing more is sent to it than it takes to notice that
-    /// it is back.
+    /// Reports that the network cannot reach a peer: the replica then sends only enough to notice
+    /// its return.
     pub fn unreachable(&self, peer: ReplicaId) {
-        // A task that has too much to do hears of it the next time.
+        // If the task is too busy, the next report reaches it.
         let _busy = self.inputs.try_send(Input::Unreachable { peer });
     }
 
-    /// From now on, every applied entry. A watcher that falls behind is told how many it missed
-    /// and must read the state anew.
+    /// Returns a receiver of every entry that is applied from now on. A watcher that falls behind
+    /// learns how many it missed and must read the state again.
     #[must_use]
     pub fn watch(&self) -> broadcast::Receiver<Notice> {
         self.notices.subscribe()
     }
 
-    /// Asks the task to stop; what is queued before is still done.
+    /// Asks the task to stop; it first handles the inputs queued before.
     pub async fn stop(&self) {
-        // A stopped task needs no asking; a full queue is emptied within a moment.
+        // The send fails only if the task has stopped; a full queue empties within a moment.
         let _stopped = self.inputs.send(Input::Stop).await;
     }
 }
 
-/// A proposal refused by the replica's own queue.
+/// Converts a refusal by the replica's own queue.
 fn refused(refused: ProposalRefusal) -> ProposeError {
     match refused {
         ProposalRefusal::Busy(_) => ProposeError::Busy {

@@ -1,7 +1,7 @@
-//! The files a node reads once, when it starts: what market it belongs to, and what it is there.
+//! The files that a node reads once, when it starts: its market, and its role there.
 //!
-//! A node's folder holds `market.json` (or its parent does: the nodes of a testnet share one), its
-//! `key`, and `validator.json` or `provider.json`.
+//! A node's folder holds `market.json` (or its parent does, because the nodes of a testnet share
+//! one), the node's `key`, and `validator.json` or `provider.json`.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
@@ -21,72 +21,71 @@ use crate::folder::contact::ContactError;
 use crate::folder::limits::ProviderLimits;
 use crate::folder::pricing::Pricing;
 
-/// The version of every file and folder this souk writes.
+/// The version of every file and folder that this souk writes.
 pub const FORMAT: u32 = 1;
 
 /// The name of a validator's file.
 pub const VALIDATOR_FILE: &str = "validator.json";
 /// The name of a provider's file, as programs write it.
 pub const PROVIDER_FILE: &str = "provider.json";
-/// The name of a provider's file, as people edit it; it counts before the other.
+/// The name of a provider's file, as people edit it; it comes before [`PROVIDER_FILE`].
 pub const PROVIDER_TOML: &str = "provider.toml";
 /// The name of a node's key file.
 pub const KEY_FILE: &str = "key";
-/// The folder of the key that looks after a market, where that lies with the market.
+/// The folder of the operator's key, if it lies within the market's folder.
 pub const OPERATOR_FOLDER: &str = "operator";
 
-/// What a validator is told.
+/// The configuration of a validator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ValidatorFile {
     /// [`FORMAT`] of the souk that wrote it.
     pub format: u32,
-    /// Its id in the replicated log; none until the market has given it one.
+    /// The validator's id in the replicated log; none until the market assigns one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raft_id: Option<u64>,
-    /// Where it listens.
+    /// The address it listens on.
     pub listen: Multiaddr,
 }
 
-/// What a provider is told.
+/// The configuration of a provider.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProviderFile {
     /// [`FORMAT`] of the souk that wrote it.
     pub format: u32,
     /// The name it registers under.
     pub name: String,
-    /// Where it listens.
+    /// The address it listens on.
     pub listen: Multiaddr,
     /// The device it sells.
     pub device: DeviceChoice,
-    /// Where the device is, as buyers ask for it.
+    /// The region of the device, which buyers can ask for.
     #[serde(default, skip_serializing_if = "is_unstated")]
     pub region: NamedRegion,
-    /// The library of ONNX Runtime to use, from the folder of this file on; none for the one that
-    /// is found.
+    /// The library of ONNX Runtime to use, relative to this file's folder; none for the one that
+    /// souk finds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub onnxruntime: Option<PathBuf>,
-    /// The price in micro-credits per device-second, unless the pricing says otherwise.
+    /// The price in micro-credits per device-second, unless the pricing computes another.
     pub price: u64,
-    /// What it does not do, whatever is paid.
+    /// Limits that hold at any price.
     #[serde(default)]
     pub limits: ProviderLimits,
-    /// How the price comes about.
+    /// How the price is computed.
     #[serde(default)]
     pub pricing: Pricing,
-    /// What several devices that are sold as one make small: the time of a run, or its joules
-    /// where it ends in time.
+    /// What a device group minimises: time, or the energy of runs that meet the deadline.
     #[serde(default)]
     pub prefer: Objective,
-    /// What its network may be used for.
+    /// Limits of its network traffic.
     #[serde(default)]
     pub traffic: Traffic,
-    /// Where jobs are run.
+    /// Where it runs jobs.
     #[serde(default)]
     pub isolation: Isolation,
-    /// A fault to play on jobs, for tests of what buyers survive; only an emulated device has one.
+    /// A fault to play on jobs, to test what buyers survive; only an emulated device can have one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
-    /// Runs that go well before the fault is played.
+    /// Successful runs before the fault is played.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub fault_after: u32,
 }
@@ -99,48 +98,48 @@ fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-/// What a node's network may be used for.
+/// Limits of a node's network traffic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Traffic {
-    /// Where other peers may dial this one for a direct channel.
+    /// Where other peers can dial this one for a direct channel.
     pub direct: DirectChoice,
-    /// The most that is sent of tensors, in bytes a second; none for no limit.
+    /// Upload limit for tensors, in bytes per second; none for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upload_bytes_per_second: Option<u64>,
-    /// The most that is received of tensors, in bytes a second; none for no limit.
+    /// Download limit for tensors, in bytes per second; none for no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub download_bytes_per_second: Option<u64>,
 }
 
-/// Where a node is dialled for a direct channel.
+/// Where peers can dial a node for a direct channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DirectChoice {
-    /// At the address it listens on, with a port that is free; who listens nowhere dials only.
+    /// At the address it listens on, with a free port; a node that does not listen only dials.
     #[default]
     Auto,
     /// At this address.
     At(SocketAddr),
-    /// Nowhere, and it dials nobody: everything goes over libp2p.
+    /// Nowhere, and it dials no peer: all traffic goes over libp2p.
     Off,
 }
 
-/// Where a provider runs the jobs of others.
+/// Where a provider runs the jobs of buyers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
-    /// Each lease in a process of its own, behind all the walls that there are.
+    /// Each lease in its own process, behind every wall of the sandbox.
     #[default]
     Process,
-    /// The same behind those walls that this system has.
+    /// The same, but behind only those walls that this system supports.
     Partial,
-    /// In the provider's own process: for buyers one trusts, on a machine of one's own.
+    /// In the provider's own process: only for buyers that you trust, on your own machine.
     None,
 }
 
 impl Isolation {
-    /// The best that this system has: what a testnet's providers are given.
+    /// Returns the strongest isolation that this system supports; a testnet's providers use it.
     #[must_use]
     pub fn here() -> Isolation {
         if cfg!(target_os = "linux") {
@@ -151,25 +150,25 @@ impl Isolation {
     }
 }
 
-/// How a faulty provider behaves, in tests.
+/// How a faulty provider behaves in tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// It gives wrong results and signs for them.
     Lie,
-    /// Its runs never end.
+    /// It begins runs and never ends them.
     Stall,
-    /// Its process ends when a part is about to run.
+    /// Its process ends just before a part runs.
     Die,
-    /// The job's process crashes when a part is about to run.
+    /// The job's process crashes just before a part runs.
     Crash,
-    /// The job's process takes memory without end.
+    /// The job's process allocates memory without end.
     Hoard,
-    /// The job's process crashes as it reads a graph for the owner's limits.
+    /// The job's process crashes while it reads a graph to check the owner's limits.
     Choke,
-    /// The first tensor that is offered to it is not taken.
+    /// It does not accept the first tensor that a peer offers.
     Deaf,
-    /// No tensor that is offered to it is taken.
+    /// It accepts no tensor.
     Shut,
 }
 
@@ -177,37 +176,37 @@ pub enum Fault {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceChoice {
-    /// This machine's CPU, with so many threads; 0 for all.
+    /// This machine's CPU, with this number of threads; 0 for all.
     Cpu {
         /// Threads to sell.
         threads: u32,
     },
     /// A GPU of this machine.
     Gpu {
-        /// A part of its name; empty for the first that is no software one.
+        /// A part of its name; empty for the first hardware GPU.
         name: String,
-        /// Mebibytes of its memory that may be used; none for all.
+        /// Mebibytes of its memory that jobs can use; none for all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         memory_mib: Option<NonZeroU32>,
     },
     /// An NVIDIA GPU of this machine, through CUDA.
     Cuda {
-        /// Its number, from 0.
+        /// The number of the GPU, from 0.
         ordinal: u32,
-        /// Mebibytes of its memory that may be used; none for all.
+        /// Mebibytes of its memory that jobs can use; none for all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         memory_mib: Option<NonZeroU32>,
     },
-    /// A processor that a library of ONNX Runtime reaches.
+    /// A processor that a library of ONNX Runtime supports.
     Onnxruntime {
-        /// A part of the provider's name; empty for the library's first.
+        /// A part of the execution provider's name; empty for the library's first.
         provider: String,
     },
     /// A processor of the catalogue, emulated on this machine's CPU.
     Emulated {
         /// Its name in the catalogue.
         profile: String,
-        /// How it differs from what its profile says.
+        /// How it differs from its profile.
         #[serde(flatten)]
         manner: Manner,
     },
@@ -216,7 +215,7 @@ pub enum DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// A processor of the catalogue, emulated as its profile says.
+    /// Returns a processor of the catalogue, emulated exactly as its profile states.
     #[must_use]
     pub fn emulated(profile: &str) -> DeviceChoice {
         DeviceChoice::Emulated {
@@ -226,27 +225,27 @@ impl DeviceChoice {
     }
 }
 
-/// How an emulated device differs from what its profile says, for tests of what markets survive.
-/// Its ask states the profile whatever is said here.
+/// How an emulated device differs from its profile, to test what markets survive. Its ask states
+/// the profile in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Manner {
-    /// How fast it really is, as a factor of what its profile says; 1 if none is said.
+    /// Its true speed, as a factor of the profile's; 1 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub speed: Option<f64>,
-    /// The largest part by which a run takes longer or shorter, 0 to below 1; 0 if none is said.
+    /// The largest part by which a run takes longer or shorter, from 0 to below 1; 0 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jitter: Option<f64>,
-    /// The part of runs that fail, 0 to 1; 0 if none is said.
+    /// The part of runs that fail, from 0 to 1; 0 by default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<f64>,
-    /// Decides jitter and failures, run by run since the device was opened; if none is said it is
+    /// Decides jitter and failures, run by run since the device was opened; by default a new one is
     /// drawn whenever the device is opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
 }
 
 impl Manner {
-    /// What the emulation is set up with.
+    /// Returns the configuration of the emulation, with defaults for omitted values.
     #[must_use]
     pub fn config(&self) -> EmulatedConfig {
         let usual = EmulatedConfig::default();
@@ -259,7 +258,7 @@ impl Manner {
         }
     }
 
-    /// The entries of a file that say something, by name.
+    /// Returns the entries that the file states, by name.
     #[must_use]
     pub fn entries(&self) -> Vec<(&'static str, String)> {
         let stated = [
@@ -275,109 +274,109 @@ impl Manner {
     }
 }
 
-/// Another number each time.
+/// Draws a seed, a new one each time.
 fn drawn() -> u64 {
     RandomState::new().hash_one(())
 }
 
-/// Why a file was not read or written.
+/// Why a file could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// There is none.
+    /// The file does not exist.
     #[error("{path} does not exist")]
     Missing {
-        /// The file.
+        /// The missing file.
         path: PathBuf,
     },
     /// The file system refused.
     #[error("cannot read or write {path}: {source}")]
     File {
-        /// The file.
+        /// The file that could not be used.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is not what it should be.
+    /// The JSON does not parse.
     #[error("{path} is damaged: {source}")]
     Damaged {
-        /// The file.
+        /// The damaged file.
         path: PathBuf,
-        /// What the parser said.
+        /// The parser's error.
         source: serde_json::Error,
     },
-    /// It is not what people may write there.
+    /// The TOML does not parse as a provider's file.
     #[error("{path} is not right: {source}")]
     Written {
-        /// The file.
+        /// The file to correct.
         path: PathBuf,
-        /// What the parser said, and where.
+        /// The parser's error, with its position.
         source: Box<toml::de::Error>,
     },
-    /// It leaves jobs nothing.
+    /// A limit of 0 leaves jobs nothing.
     #[error("{path}: limits.{limit} is 0, so that no job could run; leave it out for no limit")]
     Nothing {
-        /// The file.
+        /// The file to correct.
         path: PathBuf,
-        /// Which limit.
+        /// The limit that is 0.
         limit: &'static str,
     },
-    /// Its prices of spot leases are none.
+    /// The prices of spot leases are invalid.
     #[error(
         "{path}: pricing.spot has no such prices: 4 at most, from 1 to 99 per cent, each of a \
          longer notice and a higher share than the one before"
     )]
     Spot {
-        /// The file.
+        /// The file to correct.
         path: PathBuf,
     },
-    /// It sells more leases than there may be.
+    /// It sells more leases than the provider can run.
     #[error("{path}: limits.leases is {leases}, and may be {most} here: each has a core")]
     Leases {
-        /// The file.
+        /// The file to correct.
         path: PathBuf,
-        /// How many it says.
+        /// The number of leases that it states.
         leases: u32,
-        /// How many there may be.
+        /// The most leases that it may state.
         most: u32,
     },
-    /// Another souk wrote it.
+    /// Another version of souk wrote the file.
     #[error("{path} has format {found}, this souk reads format {wanted}")]
     Format {
-        /// The file.
+        /// The file of the other format.
         path: PathBuf,
-        /// The format it has; 0 where it states none.
+        /// The format that it states; 0 if it states none.
         found: u32,
-        /// The format it must have.
+        /// The format that this souk reads.
         wanted: u32,
     },
-    /// Its devices are to prefer what several of one owner have no choice in.
+    /// A device group cannot pursue the objective that the file prefers.
     #[error("{path} prefers {preferred}: several devices sold as one are fastest or greenest")]
     Preferred {
-        /// The file.
+        /// The file to correct.
         path: PathBuf,
-        /// What it prefers.
+        /// The objective that the file prefers.
         preferred: Objective,
     },
-    /// No market begins as it says.
+    /// The genesis is not valid for any market.
     #[error("{path} is no market's: {source}")]
     Genesis {
-        /// The file.
+        /// The file to correct.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault of the genesis.
         source: GenesisFault,
     },
-    /// It names a validator by no address.
+    /// The address of a validator is invalid.
     #[error("{path} names a validator wrongly: {source}")]
     Contact {
-        /// The file.
+        /// The file to correct.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault of the address.
         source: ContactError,
     },
 }
 
 impl ProviderFile {
-    /// Reads `provider.toml` in `folder`, or `provider.json`.
+    /// Reads `provider.toml` in `folder` or, if there is none, `provider.json`.
     pub fn find(folder: &Path) -> Result<ProviderFile, ConfigError> {
         let path = folder.join(PROVIDER_TOML);
         if !path.exists() {
@@ -407,7 +406,8 @@ impl ProviderFile {
         }
     }
 
-    /// Where the library of ONNX Runtime lies that it names, in the provider's folder or elsewhere.
+    /// Returns the path of the ONNX Runtime library that the file names, resolved against the
+    /// provider's `folder`.
     #[must_use]
     pub fn library(&self, folder: &Path) -> Option<PathBuf> {
         let path = folder.join(self.onnxruntime.as_ref()?);
@@ -443,12 +443,12 @@ impl ProviderFile {
     }
 }
 
-/// Reads one of the files that have [`FORMAT`].
+/// Reads a file and checks that it has [`FORMAT`].
 pub fn read<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     read_format(path, FORMAT)
 }
 
-/// Reads a file that states its format.
+/// Reads a file and checks that it has the format `wanted`.
 pub(super) fn read_format<T: DeserializeOwned>(path: &Path, wanted: u32) -> Result<T, ConfigError> {
     let path_of = || path.to_owned();
     let text = fs::read_to_string(path).map_err(|source| match source.kind() {
@@ -478,7 +478,7 @@ pub(super) fn read_format<T: DeserializeOwned>(path: &Path, wanted: u32) -> Resu
     serde_json::from_value(value).map_err(damaged)
 }
 
-/// Writes one of the files of this module, whole or not at all.
+/// Writes one of this module's files atomically.
 pub fn write<T: Serialize>(path: &Path, value: &T) -> Result<(), ConfigError> {
     let file = |source| ConfigError::File {
         path: path.to_owned(),

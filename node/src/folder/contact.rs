@@ -1,4 +1,4 @@
-//! Where a peer can be reached.
+//! The account of a peer and the addresses that reach it.
 
 pub use libp2p::Multiaddr;
 use libp2p::PeerId;
@@ -9,13 +9,13 @@ use souk_roles::lease;
 
 use crate::folder::key::{self, NotAKey};
 
-/// Addresses kept of one peer; more than this says nothing new about it.
+/// The most addresses kept of one peer; more would say nothing new about it.
 pub const ADDRESSES_MAX: usize = 8;
 
-/// The longest address kept: a relay's and a peer's id behind a name of a host.
+/// The longest address kept: a host name with the ids of a relay and a peer.
 pub const ADDRESS_BYTES_MAX: usize = 512;
 
-/// Of the addresses that a peer states, those that are kept.
+/// Returns the addresses to keep of those that a peer states.
 pub(crate) fn kept(mut addresses: Vec<Multiaddr>) -> Vec<Multiaddr> {
     addresses.truncate(ADDRESSES_MAX);
     addresses.retain(|address| address.len() <= ADDRESS_BYTES_MAX);
@@ -27,25 +27,25 @@ pub(crate) fn kept(mut addresses: Vec<Multiaddr>) -> Vec<Multiaddr> {
 pub struct Contact {
     /// The peer's public key, which is its account in the market.
     pub account: [u8; 32],
-    /// Multiaddresses, the first the best known; at most [`ADDRESSES_MAX`].
+    /// Multiaddresses, the best known first; at most [`ADDRESSES_MAX`].
     pub addresses: Vec<Multiaddr>,
 }
 
 /// Why a text is not a contact.
 #[derive(Debug, thiserror::Error)]
 pub enum ContactError {
-    /// It is not a multiaddress.
+    /// The text is not a multiaddress.
     #[error("\"{text}\" is not an address like /ip4/127.0.0.1/tcp/4001/p2p/12D3…: {source}")]
     Address {
-        /// What was given.
+        /// The text that was parsed.
         text: String,
-        /// What the parser said.
+        /// The parser's error.
         source: libp2p::multiaddr::Error,
     },
-    /// It does not end in the id of a souk peer.
+    /// The text does not end in the id of a souk peer.
     #[error("\"{text}\" does not end in /p2p/ and the id of an ed25519 peer")]
     NoPeer {
-        /// What was given.
+        /// The text that was parsed.
         text: String,
     },
 }
@@ -59,7 +59,7 @@ impl From<&Contact> for lease::Contact {
     }
 }
 
-/// Addresses that this souk does not understand are left out.
+/// Leaves out addresses that this souk does not understand.
 impl From<&lease::Contact> for Contact {
     fn from(said: &lease::Contact) -> Contact {
         Contact {
@@ -69,7 +69,7 @@ impl From<&lease::Contact> for Contact {
     }
 }
 
-/// Of addresses in words, those that this souk understands.
+/// Parses addresses, and leaves out those that this souk does not understand.
 pub(crate) fn understood(said: &[String]) -> Vec<Multiaddr> {
     said.iter()
         .filter_map(|address| address.parse().ok())
@@ -77,7 +77,7 @@ pub(crate) fn understood(said: &[String]) -> Vec<Multiaddr> {
 }
 
 impl Contact {
-    /// The peer id that belongs to the account.
+    /// Returns the peer id that belongs to the account.
     pub fn peer(&self) -> Result<PeerId, NotAKey> {
         key::peer_of(&self.account)
     }
@@ -101,7 +101,7 @@ impl Contact {
         })
     }
 
-    /// The first address with the peer id behind it, as [`Contact::parse`] reads it.
+    /// Returns the first address with the peer id at its end, as [`Contact::parse`] reads it.
     pub fn to_text(&self) -> Option<String> {
         let peer = self.peer().ok()?;
         let address = self.addresses.first()?.clone().with_p2p(peer).ok()?;

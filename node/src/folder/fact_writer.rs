@@ -5,32 +5,32 @@ use std::collections::BTreeSet;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-/// What may wait to be written, and to be heard of: a few facts of each of some hundred leases.
+/// The most writes, and answers, that can wait: a few facts of each of some hundred leases.
 const WAITING_MAX: usize = 4_096;
 
 /// Writes that share a sync.
 const TOGETHER_MAX: usize = 256;
 
-/// Where things are put for the thread under a ticket, and where it says what became of them. It
-/// ends with this.
+/// A handle on the writing thread: each write has a ticket, under which the thread answers. The
+/// thread ends with the handle.
 #[derive(Debug)]
 pub struct FactWriter<T, W, A> {
     writes: mpsc::Sender<(T, W)>,
     answers: mpsc::Receiver<(T, A)>,
-    /// What was put and is not answered.
+    /// Tickets that await an answer.
     waiting: BTreeSet<T>,
     thread: JoinHandle<()>,
     ended: Option<WriterEnded>,
 }
 
-/// What was put waits for a writer that has ended: it may be on the disk, and may not.
+/// The writer ended before it answered a write, which may or may not be on the disk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the writer of the journal has ended: {why}")]
 pub struct WriterEnded {
     why: String,
 }
 
-/// Nothing more is taken until something is written.
+/// The queue is full until the thread has written something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the writer of the journal is far behind")]
 pub struct WriterBehind;
@@ -41,7 +41,7 @@ where
     W: Send + 'static,
     A: Send + 'static,
 {
-    /// Has a thread of its own write, all that waits at once.
+    /// Starts a thread that writes everything that waits in one batch.
     pub fn start(mut write: impl FnMut(Vec<(T, W)>) -> Vec<(T, A)> + Send + 'static) -> Self {
         let (writes, mut put) = mpsc::channel(WAITING_MAX);
         let (tell, answers) = mpsc::channel(WAITING_MAX);
@@ -65,7 +65,7 @@ where
         }
     }
 
-    /// Puts something for it; that it has ended is told as the answer.
+    /// Submits a write under a ticket; if the writer has ended, the answer says so.
     pub fn put(&mut self, ticket: T, what: W) -> Result<(), WriterBehind> {
         match self.writes.try_send((ticket, what)) {
             Err(mpsc::error::TrySendError::Full(_)) => return Err(WriterBehind),
@@ -75,8 +75,8 @@ where
         Ok(())
     }
 
-    /// The next answer, once there is one; everything that was put is answered once. Whoever drops
-    /// this before it ends loses none.
+    /// Waits for the next answer; every write gets exactly one. You can drop this future before it
+    /// completes without losing an answer.
     pub async fn answer(&mut self) -> (T, Result<A, WriterEnded>) {
         if let Some((ticket, answer)) = self.answers.recv().await {
             self.waiting.remove(&ticket);

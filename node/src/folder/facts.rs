@@ -1,14 +1,14 @@
-//! A log of facts: a file of lines that says after a crash what was done before it.
+//! A log of facts: a file of lines that records, for the time after a crash, the work done before.
 //!
 //! ```text
 //! {"checksum":"5f0c62a1b4d39e78","format":"job-facts-2","sequence":7,"fact":{…}}
 //! ```
-//! Facts are on the disk when [`FactLog::append`] returns. What a crash may leave behind them was
-//! never said to be written and is cut off: a line without its end, or lines that the file had
-//! room for and the disk had not, which hold zeros. All else that is not as it was written is
-//! damage and is refused, since a fact that is lost is work done twice or a payment forgotten. The
-//! checksum covers the rest of its line, and lines are numbered, so that one that is changed, gone
-//! or twice there is seen.
+//! Facts are durable when [`FactLog::append`] returns. A crash may leave more behind them: an
+//! incomplete line, or space that the file reserved and the disk never wrote, which holds zeros.
+//! The log cuts this off, because no caller was promised it. Any other deviation is damage, and the
+//! log refuses to open, because a lost fact is work done twice or a payment forgotten. The checksum
+//! covers the rest of its line, and lines are numbered, so a changed, missing or repeated line
+//! shows.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -17,87 +17,87 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// What each line begins with.
+/// The beginning of each line.
 const PREFIX: &str = "{\"checksum\":\"";
 
 /// Digits of a checksum: the first 8 bytes of a BLAKE3.
 const CHECKSUM_DIGITS: usize = 16;
 
-/// An open log: nobody else writes it meanwhile.
+/// An open log, locked against other writers.
 #[derive(Debug)]
 pub struct FactLog {
     path: PathBuf,
     /// The name of the format, in each line.
     format: &'static str,
     file: File,
-    /// Lines in it.
+    /// The number of lines.
     lines: u64,
-    /// Bytes of them.
+    /// The bytes of these lines.
     length: u64,
-    /// Whether something may stand behind them.
+    /// Whether an incomplete write may follow them.
     is_torn: bool,
 }
 
-/// Why a log was not read or written.
+/// Why a log could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum FactLogError {
     /// The file system refused.
     #[error("cannot read or write {}: {source}", path.display())]
     File {
-        /// The file.
+        /// The file that could not be used.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A line is not as it was written.
+    /// A line does not have its original content.
     #[error("line {line} of {} is damaged: {damage}", path.display())]
     Damaged {
-        /// The file.
+        /// The damaged file.
         path: PathBuf,
-        /// The line, from 1.
+        /// The number of the line, from 1.
         line: u64,
-        /// What is wrong with it.
+        /// The kind of damage.
         damage: Damage,
     },
-    /// Another souk wrote it.
+    /// Another version of souk wrote the log.
     #[error(
         "{} is written in the format {}, and this souk reads {format} alone",
         path.display(), found.as_deref().unwrap_or("of an older souk")
     )]
     Format {
-        /// The file.
+        /// The file of the other format.
         path: PathBuf,
-        /// What it names; an older souk named none.
+        /// The format that the file states; older versions of souk stated none.
         found: Option<String>,
-        /// What is read.
+        /// The format that this souk reads.
         format: &'static str,
     },
-    /// Another process has it open.
+    /// Another process has the log open.
     #[error("{} is in use by another process", path.display())]
     Busy {
-        /// The file.
+        /// The locked file.
         path: PathBuf,
     },
 }
 
-/// What is wrong with a line.
+/// How a line is damaged.
 #[derive(Debug, thiserror::Error)]
 pub enum Damage {
-    /// Not what was written.
+    /// The line was altered.
     #[error("its checksum is wrong")]
     Checksum,
-    /// A line before it is gone, or there twice.
+    /// An earlier line is missing or repeated.
     #[error("it is number {found}")]
     Sequence {
-        /// Which it says it is.
+        /// The number that the line states.
         found: u64,
     },
-    /// It was written so, and is no fact.
+    /// The line is intact but holds no valid fact.
     #[error("{0}")]
     Fact(#[from] serde_json::Error),
 }
 
-/// What is read of a line before its fact is.
+/// The part of a line that is read before its fact.
 #[derive(Deserialize)]
 struct Header {
     format: String,
@@ -110,7 +110,7 @@ struct Body<F> {
     fact: F,
 }
 
-/// Why a line was not read.
+/// Why a line could not be read.
 enum LineFault {
     Damaged(Damage),
     Format(Option<String>),
@@ -123,11 +123,10 @@ impl From<Damage> for LineFault {
 }
 
 impl FactLog {
-    /// Opens a log, an empty one where there is none; what a crash left behind its lines is cut
-    /// off.
+    /// Opens a log, or creates an empty one; cuts off what a crash left behind its lines.
     ///
     /// # Errors
-    /// When it is damaged, of another format, or open elsewhere, or the disk refuses.
+    /// If the log is damaged, has another format or is open elsewhere, or the disk refuses.
     pub fn open<F: DeserializeOwned>(
         path: &Path,
         format: &'static str,
@@ -137,8 +136,9 @@ impl FactLog {
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;
         let (facts, length) = parse(path, format, &bytes)?;
-        // What is acted on is on the disk. Whoever wrote it may have died before the sync; and
-        // where a sync failed, only what is written again comes to the disk by the next.
+        // The caller will act on these lines, so they must be durable. Their writer may have died
+        // before the sync; and after a failed sync, the next one writes only bytes that were
+        // written again.
         file.rewind().map_err(failed)?;
         file.write_all(&bytes[..length]).map_err(failed)?;
         file.set_len(length as u64).map_err(failed)?;
@@ -155,10 +155,10 @@ impl FactLog {
         Ok((log, facts))
     }
 
-    /// What a log says, while another process may be writing it.
+    /// Reads the facts of a log, even while another process writes it.
     ///
     /// # Errors
-    /// When there is none, it is damaged or of another format.
+    /// If the log is missing, damaged or of another format.
     pub fn read<F: DeserializeOwned>(
         path: &Path,
         format: &'static str,
@@ -167,12 +167,12 @@ impl FactLog {
         parse(path, format, &bytes).map(|(facts, _)| facts)
     }
 
-    /// Adds facts, with one sync; they are durable when this returns.
+    /// Appends facts with one sync; they are durable when this returns.
     ///
-    /// What a full disk took of lines that it did not take whole is cut off before the next ones.
+    /// If a full disk took only part of a line, the next append cuts that off first.
     ///
     /// # Errors
-    /// When the disk refuses: then none of them counts as written.
+    /// If the disk refuses: then none of the facts counts as written.
     pub fn append<F: Serialize>(&mut self, facts: &[F]) -> Result<(), FactLogError> {
         let lines = lines(self.format, self.lines + 1, facts);
         let written = self.write(lines.as_bytes());
@@ -192,10 +192,10 @@ impl FactLog {
         self.file.sync_data()
     }
 
-    /// Says these facts instead of all that were there, whole or not at all.
+    /// Replaces all facts of the log by these, atomically.
     ///
     /// # Errors
-    /// When the disk refuses.
+    /// If the disk refuses.
     pub fn replace<F: Serialize>(&mut self, facts: &[F]) -> Result<(), FactLogError> {
         let draft = self.path.with_extension("new");
         let failed = |source| file_error(&draft, source);
@@ -216,7 +216,7 @@ impl FactLog {
     }
 }
 
-/// The lines of facts, the first of them of that number.
+/// Returns the lines of facts, numbered from `first`.
 pub fn lines<F: Serialize>(format: &str, first: u64, facts: &[F]) -> String {
     let line = |(sequence, fact): (u64, &F)| {
         let fact = serde_json::to_string(fact).expect("plain data in memory always encodes");
@@ -230,7 +230,7 @@ fn checksum(rest: &[u8]) -> String {
     blake3::hash(rest).to_hex()[..CHECKSUM_DIGITS].to_owned()
 }
 
-/// Opens a file to be read and written by this process alone.
+/// Opens a file for reading and writing, locked for this process.
 fn writable(path: &Path) -> Result<File, FactLogError> {
     let mut options = OpenOptions::new();
     let options = options.create(true).truncate(false).read(true).write(true);
@@ -245,7 +245,7 @@ fn writable(path: &Path) -> Result<File, FactLogError> {
     }
 }
 
-/// Has the name of a new file on the disk too.
+/// Syncs the folder, so that the name of a new file is durable too.
 fn sync_folder_of(path: &Path) -> Result<(), FactLogError> {
     let Some(folder) = path.parent() else {
         return Ok(());
@@ -261,7 +261,7 @@ fn file_error(path: &Path, source: io::Error) -> FactLogError {
     }
 }
 
-/// Reads lines, and how many bytes the whole ones take.
+/// Reads the facts of all complete lines, and returns their length in bytes.
 fn parse<F: DeserializeOwned>(
     path: &Path,
     format: &'static str,
@@ -292,13 +292,13 @@ fn parse<F: DeserializeOwned>(
     Ok((facts, length))
 }
 
-/// Whether a crash can have left this, from the first line on that is none.
+/// Returns whether a crash can have left `rest`, which begins with the first invalid line.
 fn is_torn(rest: &[u8]) -> bool {
     rest.split_inclusive(|byte| *byte == b'\n')
         .all(|line| !line.ends_with(b"\n") || line.contains(&0))
 }
 
-/// The fact of a line that is to be of this number.
+/// Reads the fact of a line that should have this number.
 fn fact_of<F: DeserializeOwned>(line: &[u8], format: &str, number: u64) -> Result<F, LineFault> {
     let Some(line) = line.strip_suffix(b"\n") else {
         return Err(Damage::Checksum.into());
@@ -328,7 +328,8 @@ fn fact_of<F: DeserializeOwned>(line: &[u8], format: &str, number: u64) -> Resul
     Ok(body.fact)
 }
 
-/// Older souks wrote facts as they are, without a format or a checksum.
+/// Returns whether a line is a bare fact, without a format or a checksum, as older versions of souk
+/// wrote it.
 fn is_of_an_older_souk(line: &[u8]) -> bool {
     type Object = serde_json::Map<String, serde_json::Value>;
     let object = serde_json::from_slice::<Object>(line);

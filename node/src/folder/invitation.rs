@@ -1,11 +1,11 @@
-//! The one line that brings others into a market: its id, and where to ask.
+//! The line that invites others to a market: its id, and the addresses of validators.
 //!
 //! ```text
 //! souk:MARKET@/ip4/192.0.2.7/tcp/4001/p2p/12D3…[,ADDRESS…]
 //! ```
 //!
-//! Whoever has it needs to trust no other word: what the validator there says of the market's
-//! beginning is checked against the id.
+//! If you have this line, you need not trust the validators: souk checks their statement of the
+//! market's genesis against the id.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,25 +16,25 @@ use super::contact::{Contact, ContactError};
 
 const SCHEME: &str = "souk:";
 
-/// A market's id, and validators that may be asked about it.
+/// A market's id, and validators to ask about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
-    /// The hash of how the market began.
+    /// The hash of the market's genesis.
     pub market: MarketId,
-    /// Where validators are, one at least.
+    /// The contacts of validators, at least one.
     pub contacts: Vec<Contact>,
 }
 
 /// Why a text is not an invitation.
 #[derive(Debug, thiserror::Error)]
 pub enum InvitationError {
-    /// It does not look like one.
+    /// It does not have the form of an invitation.
     #[error("\"{0}\" is not a market's line, souk:ID@ADDRESS")]
     Form(String),
-    /// The id is none.
+    /// The id is not valid.
     #[error("\"{0}\" is not a market's id: 64 hexadecimal digits")]
     Market(String),
-    /// An address is none.
+    /// An address is not valid.
     #[error(transparent)]
     Contact(#[from] ContactError),
 }

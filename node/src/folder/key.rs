@@ -1,7 +1,7 @@
 //! The key of a node: one ed25519 secret is its peer identity and its account in the market.
 //!
-//! One key for both means that a peer id *is* an account: whoever answers on a connection is
-//! whoever signed the ask, with no directory in between that could lie about it.
+//! With one key for both, a peer id *is* an account: the peer that answers on a connection is the
+//! one that signed the ask, and no directory in between could lie about it.
 
 #[cfg(target_os = "linux")]
 mod asking;
@@ -23,7 +23,7 @@ pub struct NodeKey {
     signing: SigningKey,
 }
 
-/// Why a key file was not read or written.
+/// Why a key file could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file system refused.
@@ -31,10 +31,10 @@ pub enum KeyError {
     File {
         /// The key file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Others may read it.
+    /// Other users may read the file.
     #[error(
         "the key file {path} is open to others (mode {mode:o}): whoever reads it can trade as this \
          node; close it with `chmod 600 {path}`"
@@ -42,15 +42,15 @@ pub enum KeyError {
     Open {
         /// The key file.
         path: PathBuf,
-        /// Its permissions.
+        /// The file's permissions.
         mode: u32,
     },
-    /// It is locked, and there is no way to open it.
+    /// The key is locked and could not be unlocked.
     #[error("the key file {path} is not opened: {cause}")]
     Locked {
         /// The key file.
         path: PathBuf,
-        /// Why.
+        /// Why it could not be unlocked.
         cause: LockError,
     },
     /// The file is neither 64 hexadecimal digits nor a locked key.
@@ -64,13 +64,13 @@ pub enum KeyError {
     },
 }
 
-/// Why a public key is not a peer's.
+/// A public key that is not a peer's.
 #[derive(Debug, thiserror::Error)]
 #[error("{0} is not an ed25519 public key")]
 pub struct NotAKey(pub String);
 
 impl NodeKey {
-    /// A new key from the system's randomness.
+    /// Generates a new key from the system's randomness.
     pub fn generate() -> NodeKey {
         let pair = identity::ed25519::Keypair::generate();
         let mut secret = [0; 32];
@@ -78,14 +78,14 @@ impl NodeKey {
         NodeKey::from_secret(secret)
     }
 
-    /// The key with this secret.
+    /// Returns the key with this secret.
     pub fn from_secret(secret: [u8; 32]) -> NodeKey {
         NodeKey {
             signing: SigningKey::from_bytes(&secret),
         }
     }
 
-    /// Reads the key at `path`, or writes a new one there, readable by its owner alone.
+    /// Reads the key at `path`, or writes a new one there that only its owner can read.
     pub fn load_or_create(path: &Path) -> Result<NodeKey, KeyError> {
         match NodeKey::load(path) {
             Err(KeyError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
@@ -97,7 +97,7 @@ impl NodeKey {
         }
     }
 
-    /// Reads the key at `path`, which nobody but its owner may read.
+    /// Reads the key at `path`, which only its owner may be able to read.
     pub fn load(path: &Path) -> Result<NodeKey, KeyError> {
         let file = |source| KeyError::File {
             path: path.to_owned(),
@@ -127,13 +127,14 @@ impl NodeKey {
         }
     }
 
-    /// Whether the key at `path` is under a passphrase, which [`NodeKey::load`] may ask for.
+    /// Returns whether the key at `path` is under a passphrase, which [`NodeKey::load`] may ask
+    /// for.
     #[must_use]
     pub fn is_locked(path: &Path) -> bool {
         fs::read_to_string(path).is_ok_and(|text| locked::is_locked(&text))
     }
 
-    /// Writes the key over the one at `path`, whole or not at all: under a passphrase, or bare.
+    /// Atomically replaces the key at `path`: under a passphrase, or bare.
     pub fn replace(&self, path: &Path, passphrase: Option<&Passphrase>) -> Result<(), KeyError> {
         let secret = self.signing.to_bytes();
         let text = match passphrase {
@@ -150,7 +151,7 @@ impl NodeKey {
             path: path.to_owned(),
             source,
         };
-        // One that a crash left behind is nobody's.
+        // A crash may have left an earlier draft, which no one needs.
         match fs::remove_file(&draft) {
             Err(source) if source.kind() != io::ErrorKind::NotFound => return Err(file(source)),
             _ => write_private(&draft, &text).map_err(file)?,
@@ -158,7 +159,7 @@ impl NodeKey {
         fs::rename(&draft, path).map_err(file)
     }
 
-    /// Writes the key to a new file, which only its owner may read.
+    /// Writes the key to a new file that only its owner can read.
     pub fn store(&self, path: &Path) -> Result<(), KeyError> {
         let file = |source| KeyError::File {
             path: path.to_owned(),
@@ -170,29 +171,29 @@ impl NodeKey {
         write_private(path, &hex::encode(self.signing.to_bytes())).map_err(file)
     }
 
-    /// The key that signs this node's commands, notes and receipts.
+    /// Returns the key that signs this node's commands, notes and receipts.
     pub fn signing(&self) -> &SigningKey {
         &self.signing
     }
 
-    /// The public key, which is the account's name in the market.
+    /// Returns the public key, which is the account's name in the market.
     pub fn public(&self) -> [u8; 32] {
         self.signing.verifying_key().to_bytes()
     }
 
-    /// The peer id that belongs to this key.
+    /// Returns the peer id that belongs to this key.
     pub fn peer_id(&self) -> PeerId {
         self.libp2p().public().to_peer_id()
     }
 
-    /// The same key as libp2p wants it.
+    /// Returns the same key in libp2p's type.
     pub fn libp2p(&self) -> identity::Keypair {
         identity::Keypair::ed25519_from_bytes(self.signing.to_bytes())
             .expect("any 32 bytes are an ed25519 secret")
     }
 }
 
-/// Writes a new file that only its owner may read.
+/// Writes a new file that only its owner can read.
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     options.write(true).create_new(true);
@@ -216,14 +217,14 @@ fn check_closed(path: &Path, found: &fs::Metadata) -> Result<(), KeyError> {
     }
 }
 
-/// The peer id of the account with this public key.
+/// Returns the peer id of the account with this public key.
 pub fn peer_of(account: &[u8; 32]) -> Result<PeerId, NotAKey> {
     let key = identity::ed25519::PublicKey::try_from_bytes(account)
         .map_err(|_| NotAKey(hex::encode(account)))?;
     Ok(identity::PublicKey::from(key).to_peer_id())
 }
 
-/// The account of the peer with this id; none for peers whose key is not ed25519.
+/// Returns the account of the peer with this id; none for peers whose key is not ed25519.
 pub fn account_of(peer: &PeerId) -> Option<[u8; 32]> {
     // An ed25519 peer id is the identity multihash of the protobuf-encoded key.
     let key = identity::PublicKey::try_decode_protobuf(peer.as_ref().digest()).ok()?;

@@ -1,7 +1,7 @@
-//! What a provider does not do, whatever is paid: leases, hours, classes, operators, cores, memory,
-//! price.
+//! A provider's own limits, which hold at any price: leases, hours, classes, operators, cores,
+//! memory, price.
 //!
-//! Pure decisions, each with a named refusal. The shelf and the sessions ask them.
+//! Pure decisions, each with a named refusal. The shelf and the sessions check them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,65 +15,63 @@ use souk_vocabulary::taxonomy::Kind;
 /// Minutes of a day.
 const DAY: u16 = 24 * 60;
 
-/// Notice before a spot lease ends: what a part of a usual job takes, and more than a provider
-/// needs to hear of it.
+/// Notice before a spot lease ends: the time of one part of a typical job, and more than a provider
+/// needs to learn of it.
 pub const NOTICE_SECONDS: u32 = 5;
 
-/// What one lease may make where nothing is said, in mebibytes: a quarter of the folder for
-/// contents.
+/// Default limit of the outputs of one lease, in mebibytes: a quarter of the folder for contents.
 pub(crate) const OUTPUTS_MIB: u64 = 4_096;
 
-/// The most leases that are sold at once: each has a process, and as many may be at work.
+/// The most leases that a provider can sell at once: each has a process, and all may run together.
 pub const LEASES_MAX: u32 = 16;
 
 /// A provider's limits. The default has none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProviderLimits {
-    /// Leases that are sold at once: each is of one such part of the devices and of the memory.
+    /// Leases sold at once: each gets an equal part of the devices and of the memory.
     #[serde(skip_serializing_if = "is_one")]
     pub leases: u32,
-    /// Threads that jobs may use at most, all together.
+    /// The most threads that all jobs together can use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
-    /// Mebibytes that jobs' graphs, weights and inputs may have at most, all together, and that are
-    /// offered.
+    /// The mebibytes that all jobs together can use for graphs, weights and inputs; the provider's
+    /// asks offer this.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mib: Option<u64>,
-    /// Mebibytes that what one lease makes may have, outputs and what lies between its parts
-    /// together; 4,096 if none is said.
+    /// The mebibytes that the outputs of one lease, including those between its parts, can take;
+    /// 4,096 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outputs_mib: Option<u64>,
-    /// Times of the day, in UTC, at which the device is sold; none for all day.
+    /// Times of the day, in UTC, at which the device is for sale; none for all day.
     pub hours: Vec<Hours>,
     /// Kinds of device that may be sold, such as `cpu`; none for all.
     pub classes: Vec<String>,
     /// Operators that graphs may use, such as `MatMul`; none for all that the device runs.
     pub operators: Vec<String>,
-    /// Whether buyers' own kernels in WebAssembly are run.
+    /// Whether the provider runs buyers' own kernels in WebAssembly.
     pub wasm: bool,
-    /// Whether buyers' own kernels in WGSL are run.
+    /// Whether the provider runs buyers' own kernels in WGSL.
     pub wgsl: bool,
-    /// The least price in micro-credits per device-second, whatever the pricing says.
+    /// The least price in micro-credits per device-second, whatever the pricing computes.
     pub price_min: u64,
-    /// Per cent of its price that a second costs in which a buyer holds the device and does not use
-    /// it; the market's reserve where that is more.
+    /// The price of a second in which a buyer holds the device idle, in per cent of the full price;
+    /// the market's reserve if that is more.
     #[serde(skip_serializing_if = "is_zero")]
     pub idle_percent: u16,
-    /// The least reputation of a buyer, 0 to 1000; one that is new has 500.
+    /// The least reputation of a buyer, 0 to 1000; a new one has 500.
     #[serde(skip_serializing_if = "is_zero")]
     pub buyer_reputation_min: u16,
-    /// Seconds of notice before a spot lease is taken back or displaced; 5 if none
-    /// is said.
+    /// Seconds of notice before the provider takes back or displaces a spot lease; 5 by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub notice_seconds: Option<u32>,
-    /// Watts that power domains may draw while this provider runs, by the names that `souk device
-    /// power` shows; they are set when it starts and given back when it stops.
+    /// The watts that power domains can draw while this provider runs, by the names that `souk
+    /// device power` shows; the provider sets them at its start and restores them when it stops.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub power_watts: BTreeMap<String, u32>,
 }
 
-/// A span of the day, from one minute to another; over midnight where the second is earlier.
+/// A span of the day, from one minute to another; across midnight if the second is earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Hours {
@@ -81,42 +79,42 @@ pub struct Hours {
     to: u16,
 }
 
-/// A text that is no span of the day.
+/// A text that is not a span of the day.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("\"{0}\" is no span of the day like 08:00-18:30 (UTC)")]
 pub struct NoHours(String);
 
-/// What a limit forbids.
+/// Why a limit forbids a device or a graph.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitRefusal {
-    /// The kind of device.
+    /// The limits exclude this kind of device.
     #[error("a {kind} is not sold here: limits.classes has {}", allowed.join(", "))]
     Class {
         /// The device's kind.
         kind: String,
-        /// Those that are.
+        /// The kinds that may be sold.
         allowed: Vec<String>,
     },
-    /// An operator.
+    /// The limits exclude an operator.
     #[error("the operator {operator} is not run here: limits.operators has {}", allowed.join(", "))]
     Operator {
-        /// The operator.
+        /// The operator that the graph uses.
         operator: String,
-        /// Those that are.
+        /// The operators that graphs may use.
         allowed: Vec<String>,
     },
-    /// Kernels of a buyer's own.
+    /// The limits exclude buyers' own kernels.
     #[error("buyers' own kernels in {language} are not run here: limits.{language} is false")]
     Kernel {
-        /// Their language.
+        /// The language of the kernels.
         language: &'static str,
     },
-    /// A device of which nobody knows how much memory it has.
+    /// The memory size of the device is unknown.
     #[error(
         "how much memory {model} has is not known: limits.memory_mib states what is sold of it"
     )]
     MemoryUnknown {
-        /// The device.
+        /// The model of the device.
         model: String,
     },
 }
@@ -143,7 +141,7 @@ impl Default for ProviderLimits {
 }
 
 impl ProviderLimits {
-    /// The limit that leaves jobs nothing, if there is one.
+    /// Returns the name of a limit of 0 that leaves jobs nothing, if there is one.
     #[must_use]
     pub fn nothing(&self) -> Option<&'static str> {
         if self.cores == Some(0) {
@@ -158,20 +156,21 @@ impl ProviderLimits {
         (self.memory_mib == Some(0)).then_some("memory_mib")
     }
 
-    /// The most leases that may be sold at once, if these are more: each has a core at least.
+    /// Returns the most leases that the provider may sell at once, if the limits state more: each
+    /// needs at least one core.
     #[must_use]
     pub fn leases_over(&self) -> Option<u32> {
         let most = LEASES_MAX.min(self.cores.unwrap_or(LEASES_MAX));
         (self.leases > most).then_some(most)
     }
 
-    /// What one lease has of something that all of them share.
+    /// Returns one lease's share of a resource that all of them share.
     #[must_use]
     pub fn each(&self, whole: u64) -> u64 {
         whole / u64::from(self.leases.max(1))
     }
 
-    /// Whether a device of this kind may be sold.
+    /// Checks that a device of this kind may be sold.
     pub fn check_class(&self, kind: &str) -> Result<(), LimitRefusal> {
         match allows(&self.classes, kind) {
             true => Ok(()),
@@ -182,7 +181,7 @@ impl ProviderLimits {
         }
     }
 
-    /// Whether a graph may use this operator.
+    /// Checks that a graph may use this operator.
     pub fn check_operator(&self, operator: &str) -> Result<(), LimitRefusal> {
         match allows(&self.operators, operator) {
             true => Ok(()),
@@ -193,7 +192,7 @@ impl ProviderLimits {
         }
     }
 
-    /// Whether a graph may bring kernels of its own in this language.
+    /// Checks that a graph may bring its own kernels in this language.
     pub fn check_kernel(&self, kernel: Custom) -> Result<(), LimitRefusal> {
         let allowed = match kernel {
             Custom::Wasm => self.wasm,
@@ -207,12 +206,12 @@ impl ProviderLimits {
         }
     }
 
-    /// Whether everything may be run that a graph could have.
+    /// Returns whether every graph may run, whatever operators it has.
     pub fn allows_all_operators(&self) -> bool {
         self.operators.is_empty() && self.wasm && self.wgsl
     }
 
-    /// Bytes of graphs, weights and inputs that one lease may have.
+    /// Returns the bytes of graphs, weights and inputs that one lease can have.
     #[must_use]
     pub fn memory_bytes_each(&self) -> u64 {
         match self.memory_mib {
@@ -221,7 +220,7 @@ impl ProviderLimits {
         }
     }
 
-    /// Bytes that what one lease makes may have in sum.
+    /// Returns the bytes that all outputs of one lease can take.
     #[must_use]
     pub fn outputs_bytes(&self) -> u64 {
         self.outputs_mib
@@ -229,21 +228,21 @@ impl ProviderLimits {
             .saturating_mul(1 << 20)
     }
 
-    /// Bytes that jobs may have, all together.
+    /// Returns the bytes that all jobs together can have.
     pub fn memory_bytes(&self) -> u64 {
         self.memory_mib
             .map_or(u64::MAX, |mib| mib.saturating_mul(1 << 20))
     }
 
-    /// Whether a device may be sold, and it is known what of it.
+    /// Checks that a device may be sold, and that the memory for sale is known.
     pub fn check_device(&self, device: &Profile) -> Result<(), LimitRefusal> {
         self.check_class(device.kind.name())?;
         self.memory_sold(device).map(drop)
     }
 
-    /// Bytes that are sold of a device: what it has, if that is known, and what is allowed.
+    /// Returns the bytes of a device for sale: its memory, if known, within the limit.
     pub fn memory_sold(&self, device: &Profile) -> Result<u64, LimitRefusal> {
-        // Beyond Linux nobody says what the machine has, and its CPU is sold all the same.
+        // Outside Linux the machine's memory is unknown, but its CPU is for sale all the same.
         let is_known = device.memory.bytes > 0 || matches!(device.kind, Kind::Cpu { .. });
         match self.memory_mib {
             None if !is_known => Err(LimitRefusal::MemoryUnknown {
@@ -254,8 +253,8 @@ impl ProviderLimits {
         }
     }
 
-    /// Minutes for which the device is still sold at this minute of the day; none where it is
-    /// not, [`u64::MAX`] where it always is.
+    /// Returns the minutes for which the device is still for sale at this minute of the day; none
+    /// if it is not, [`u64::MAX`] if it always is.
     pub fn minutes_left(&self, minute: u16) -> Option<u64> {
         if self.hours.is_empty() {
             return Some(u64::MAX);
@@ -288,7 +287,7 @@ fn is_one(number: &u32) -> bool {
 }
 
 impl Hours {
-    /// Whether a minute of the day is in it.
+    /// Returns whether the span contains a minute of the day.
     pub fn contains(self, minute: u16) -> bool {
         if self.from < self.to {
             (self.from..self.to).contains(&minute)

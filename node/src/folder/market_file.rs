@@ -1,5 +1,5 @@
-//! The market that a folder belongs to: `market.json`, and beside it `validators.json` with whom
-//! its commands met last.
+//! The market that a folder belongs to: `market.json`, and next to it `validators.json` with the
+//! validators that its commands met last.
 
 use std::path::{Path, PathBuf};
 
@@ -11,28 +11,28 @@ use super::contact::Contact;
 
 /// The name of the market's file.
 pub const MARKET_FILE: &str = "market.json";
-/// The name of the file with the validators a folder's commands met last.
+/// The name of the file with the validators that a folder's commands met last.
 pub const KNOWN_FILE: &str = "validators.json";
 /// The version of the market's file: 2 since the genesis names the first validators.
 pub const MARKET_FORMAT: u32 = 2;
 
-/// Which market: how it began, and where its validators are.
+/// A market: its beginning, and the addresses of its validators.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MarketFile {
     /// [`MARKET_FORMAT`] of the souk that wrote it.
     pub format: u32,
-    /// How the market began; its hash is the market's id.
+    /// The beginning of the market; its hash is the market's id.
     pub genesis: Genesis,
-    /// Whether it is a testnet, where buyers take emulated devices unless they refuse them. In any
-    /// other market they must ask for them.
+    /// Whether it is a testnet, in which buyers accept emulated devices unless they refuse them. In
+    /// any other market they must ask for them.
     #[serde(default)]
     pub testnet: bool,
-    /// Validators that were met since.
+    /// Validators met since then.
     #[serde(skip)]
     known: Vec<Contact>,
 }
 
-/// The validators that were met last: those of the genesis may all be gone by and by.
+/// The validators met last: in time, all those of the genesis may be gone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct KnownFile {
     format: u32,
@@ -41,7 +41,7 @@ struct KnownFile {
 }
 
 impl MarketFile {
-    /// The file of a market that begins so.
+    /// Returns the file of a market with this genesis.
     #[must_use]
     pub fn new(genesis: Genesis) -> MarketFile {
         MarketFile {
@@ -59,7 +59,7 @@ impl MarketFile {
         if let Err(source) = file.genesis.check() {
             return Err(ConfigError::Genesis { path, source });
         }
-        // Each founder is reached under the key that has its seat.
+        // The address of each founder must have the key that the genesis names.
         for (founder, contact) in file.genesis.validators.iter().zip(file.founders()?) {
             if contact.account != founder.account.0 {
                 let source = GenesisFault::Validator(founder.raft_id);
@@ -74,7 +74,7 @@ impl MarketFile {
         MarketFile::read(&MarketFile::place(folder))
     }
 
-    /// Where `market.json` lies: in `folder`, or in the folder above it.
+    /// Returns the path of `market.json`: in `folder`, or in the folder above it.
     #[must_use]
     pub fn place(folder: &Path) -> PathBuf {
         let here = folder.join(MARKET_FILE);
@@ -89,11 +89,10 @@ impl MarketFile {
         config::write(&folder.join(MARKET_FILE), self)
     }
 
-    /// The same market with the validators that were met last from `folder`, for those who look for
-    /// any of them.
+    /// Adds the validators met last, from `folder`, for callers that need any of them.
     #[must_use]
     pub fn with_known(mut self, folder: &Path) -> MarketFile {
-        // Without the file, or with one that is no use, the market's first validators are tried.
+        // If the file is missing or useless, callers try the market's first validators.
         if let Ok(known) = config::read::<KnownFile>(&folder.join(KNOWN_FILE)) {
             let known = known.addresses.iter();
             self.known = known.flat_map(|text| Contact::parse(text)).collect();
@@ -101,7 +100,8 @@ impl MarketFile {
         self
     }
 
-    /// Keeps in `folder` whom [`MarketFile::with_known`] adds, where that is news.
+    /// Stores in `folder` the validators that [`MarketFile::with_known`] adds, if they have
+    /// changed.
     pub fn remember(folder: &Path, addresses: Vec<String>) -> Result<(), ConfigError> {
         let known = KnownFile {
             format: FORMAT,
@@ -114,7 +114,7 @@ impl MarketFile {
         }
     }
 
-    /// The contacts of the validators that the market begins with, in their order.
+    /// Returns the contacts of the market's first validators, in their order.
     pub fn founders(&self) -> Result<Vec<Contact>, ConfigError> {
         let founders = self.genesis.validators.iter();
         let contact = founders.map(|founder| Contact::parse(&founder.address));
@@ -126,7 +126,7 @@ impl MarketFile {
             })
     }
 
-    /// The contacts of those, and of all that were met since.
+    /// Returns the contacts of those, and of all met since.
     pub fn contacts(&self) -> Result<Vec<Contact>, ConfigError> {
         let mut contacts = self.founders()?;
         for known in &self.known {

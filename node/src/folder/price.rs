@@ -1,4 +1,4 @@
-//! The price in a provider's file, and another in its place while the provider runs.
+//! Changes the price in a provider's file, even while the provider runs.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -9,27 +9,27 @@ use super::config::{self, ConfigError, KEY_FILE, PROVIDER_FILE, PROVIDER_TOML, P
 use super::key::NodeKey;
 use super::pricing::Strategy;
 
-/// Why a price was not set.
+/// Why a price could not be set.
 #[derive(Debug, thiserror::Error)]
 pub enum PriceError {
-    /// The provider's file.
+    /// The provider's file could not be read or written.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// What is asked would stay as it is.
+    /// The strategy determines the price, so `price` has no effect.
     #[error("{path} makes the price by the strategy of its [pricing], not by `price`")]
     Made {
-        /// The file.
+        /// The provider's file.
         path: PathBuf,
     },
 }
 
-/// Writes another price of a device-second, in micro-credits, into the file of the provider in
-/// `folder`, and leaves the rest of it as it is; the price until now. A provider that runs takes it
-/// with its next look at the market.
+/// Replaces the price of a device-second, in micro-credits, in the file of the provider in
+/// `folder`, and leaves the rest of the file as it is; returns the price until now. A running
+/// provider adopts it when it next examines the market.
 ///
 /// # Errors
-/// [`PriceError`] where there is no such file, it cannot be read or written, or says that the price
-/// comes about otherwise.
+/// [`PriceError`] if the file does not exist, cannot be read or written, or computes the price
+/// otherwise.
 pub fn set(folder: &Path, price: u64) -> Result<u64, PriceError> {
     let mut file = ProviderFile::find(folder)?;
     let until_now = std::mem::replace(&mut file.price, price);
@@ -53,7 +53,7 @@ pub fn set(folder: &Path, price: u64) -> Result<u64, PriceError> {
     };
     let text = fs::read_to_string(&path).map_err(failed)?;
     let text = with_price(&text, price);
-    // What was written is read before anybody relies on it.
+    // The new text must parse before it replaces the file.
     ProviderFile::parse(&path, &text)?;
     let draft = path.with_extension("toml.new");
     fs::write(&draft, text).map_err(failed)?;
@@ -61,7 +61,7 @@ pub fn set(folder: &Path, price: u64) -> Result<u64, PriceError> {
     Ok(until_now)
 }
 
-/// The folder of the provider with this account: `folder` itself, or one directly below it.
+/// Returns the folder of the provider with this account: `folder` itself, or one directly below it.
 #[must_use]
 pub fn folder_of(folder: &Path, account: AccountKey) -> Option<PathBuf> {
     let below = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -74,7 +74,7 @@ pub fn folder_of(folder: &Path, account: AccountKey) -> Option<PathBuf> {
     all.into_iter().find(is_provider)
 }
 
-/// The text with this price in place of its own, which stands before the first table.
+/// Returns the text with this price in place of its own, which comes before the first table.
 fn with_price(text: &str, price: u64) -> String {
     let is_price = |line: &str| {
         let rest = line.strip_prefix("price");

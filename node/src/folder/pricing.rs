@@ -1,83 +1,82 @@
-//! What a device-second costs at a moment: pure functions in whole micro-credits.
+//! The price of a device-second at a moment: pure functions in whole micro-credits.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{Dtype, Listing, Millis, Price, Quotes, Resources, SPOT_PRICES_MAX, SpotPrice};
 
 use super::limits::Hours;
 
-/// Micro-kilowatt-hours: a watt-second is so many of a kilowatt-hour.
+/// Watt-seconds in a kilowatt-hour.
 const WATT_SECONDS_PER_KWH: u128 = 3_600_000;
 
-/// How a price comes about. The default keeps the one that is configured.
+/// How a price is computed. The default is the configured price.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pricing {
-    /// Where it starts from.
+    /// The base of the price.
     pub strategy: Strategy,
-    /// What it is at times of the day, in UTC; the first that holds counts.
+    /// Prices at times of the day, in UTC; the first band that applies counts.
     pub bands: Vec<Band>,
-    /// What it is for leases that may be taken back at a notice; the longer, the dearer.
+    /// Prices of leases that the provider can take back at a notice; a longer notice costs more.
     pub spot: Vec<SpotShare>,
 }
 
-/// The price of leases that may be taken back at a notice.
+/// The price of leases that the provider can take back at a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SpotShare {
-    /// The notice.
+    /// Seconds of notice.
     pub notice_seconds: u32,
-    /// Per cent of the price of a lease that is not taken back.
+    /// Per cent of the price of a lease that the provider does not take back.
     pub percent: u32,
 }
 
-/// Where a price starts from.
+/// The base of a price.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Strategy {
     /// The configured price.
     #[default]
     Fixed,
-    /// What it costs to run the device, and a margin.
+    /// The cost of running the device, and a margin.
     CostPlus(Costs),
-    /// What the market paid for devices of this class lately; the configured price where it paid
-    /// for none.
+    /// The price of recent trades of this class; the configured price if there were none.
     Follow {
-        /// Per cent of it to ask; 100 asks the same. Below 100 it undercuts its own last trade too,
-        /// down to the least price.
+        /// Per cent of it to ask; 100 asks the same. Below 100 it also undercuts its own last
+        /// trade, down to the least price.
         percent: u32,
     },
 }
 
-/// What it costs to run a device.
+/// The cost of running a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Costs {
-    /// Watts it draws while it works.
+    /// Watts that it draws under load.
     pub watts: u32,
-    /// Micro-credits for a kilowatt-hour.
+    /// Micro-credits per kilowatt-hour.
     pub price_per_kwh: u64,
-    /// Micro-credits for an hour of everything else: wear, rent, the line.
+    /// Micro-credits per hour for everything else: wear, rent, the network.
     pub price_per_hour: u64,
-    /// Per cent on top.
+    /// Per cent added as a margin.
     pub margin_percent: u32,
 }
 
-/// A time of the day with a price of its own.
+/// A time of the day with its own price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Band {
-    /// When.
+    /// The span of the day.
     pub hours: Hours,
-    /// Per cent of the price.
+    /// Per cent of the base price.
     pub percent: u32,
 }
 
-/// What a price depends on besides the strategy.
+/// The inputs of a price besides the strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     /// The minute of the day, in UTC.
     pub minute: u16,
-    /// What the market paid lately for devices of the class.
+    /// The price that the market paid recently for devices of the class.
     pub paid: Option<Price>,
     /// The configured price.
     pub price: u64,
@@ -87,21 +86,21 @@ pub struct Moment {
     pub tick: u64,
 }
 
-/// Where a proposed price comes from.
+/// The source of a proposed price.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
-    /// The mean of so many trades of the class.
+    /// The mean of this number of trades of the class.
     Trades(usize),
-    /// The cheapest of so many asks of the class.
+    /// The cheapest of this number of asks of the class.
     Asks(usize),
-    /// The middle price per operation a second of so many asks of other classes.
+    /// The median price per operation a second of this number of asks of other classes.
     Throughput(usize),
 }
 
 impl Pricing {
-    /// The price of a device-second. Rounded up to the market's tick at the end, and once each for
-    /// costs, margin and band before.
+    /// Returns the price of a device-second. It is rounded up to the market's tick at the end, and
+    /// once each for costs, margin and band before that.
     pub fn price(&self, moment: Moment) -> Price {
         let base = match &self.strategy {
             Strategy::Fixed => u128::from(moment.price),
@@ -125,14 +124,15 @@ impl Pricing {
         Price(u64::try_from(price).unwrap_or(u64::MAX))
     }
 
-    /// What spot leases cost by their notice, where a lease that is not taken back costs `price`.
+    /// Returns the prices of spot leases by their notice, if a lease that is not taken back costs
+    /// `price`.
     pub fn spot_prices(&self, price: Price, moment: Moment) -> Vec<SpotPrice> {
         let tick = u128::from(moment.tick.max(1));
         let mut prices: Vec<SpotPrice> = Vec::new();
         for spot in &self.spot {
             let least = share(u128::from(price.0), spot.percent).max(moment.price_min.into());
             let each = u64::try_from(least.max(1).div_ceil(tick) * tick).unwrap_or(u64::MAX);
-            // At one price the longest notice is stated.
+            // At equal prices only the longest notice is stated.
             prices.pop_if(|before| before.price.0 >= each);
             if each < price.0 {
                 prices.push(SpotPrice {
@@ -144,8 +144,8 @@ impl Pricing {
         prices
     }
 
-    /// Whether there are as many spot prices as an ask may have, each below the price and with a
-    /// longer notice and a greater share than the one before.
+    /// Returns whether there are no more spot prices than an ask may have, each below the price,
+    /// and each with a longer notice and a greater share than the one before.
     pub fn has_sound_spot(&self) -> bool {
         let rise = |pair: &[SpotShare]| {
             pair[0].notice_seconds < pair[1].notice_seconds && pair[0].percent < pair[1].percent
@@ -158,7 +158,7 @@ impl Pricing {
                 .all(|spot| (1..100).contains(&spot.percent))
     }
 
-    /// Whether the price depends on what the market pays.
+    /// Returns whether the price depends on the market's trades.
     pub fn follows(&self) -> bool {
         matches!(self.strategy, Strategy::Follow { .. })
     }
@@ -167,14 +167,15 @@ impl Pricing {
 impl Costs {
     fn per_second(&self) -> u128 {
         let energy = u128::from(self.watts) * u128::from(self.price_per_kwh);
-        // Both over one denominator, so that it is rounded once.
+        // Both have the same denominator, so that the sum is rounded once.
         let hour = u128::from(self.price_per_hour) * (WATT_SECONDS_PER_KWH / 3_600);
         let cost = (energy + hour).div_ceil(WATT_SECONDS_PER_KWH);
         share(cost, self.margin_percent.saturating_add(100))
     }
 }
 
-/// The mean price of the last trades of a class, each unit counted; none where nothing was traded.
+/// Returns the mean price of the last trades of a class, weighted by units; none if there were no
+/// trades.
 pub fn paid(quotes: &Quotes) -> Option<Price> {
     let each = quotes.last.iter();
     let sums = each.fold((0_u128, 0_u128), |(cost, units), print| {
@@ -188,7 +189,7 @@ pub fn paid(quotes: &Quotes) -> Option<Price> {
     (units > 0).then(|| Price(u64::try_from(cost.div_ceil(units)).unwrap_or(u64::MAX)))
 }
 
-/// A price for a device, from what the market paid and asks; none in an empty market.
+/// Proposes a price for a device from the market's trades and asks; none in an empty market.
 pub fn propose(
     quotes: Option<&Quotes>,
     book: &[Listing],
@@ -208,7 +209,7 @@ pub fn propose(
     if let Some(cheapest) = alike.iter().min() {
         return Some((*cheapest, Basis::Asks(alike.len())));
     }
-    // Per tera-operation, so that a small price is not rounded away.
+    // The rate is per tera-operation, so that a small price is not rounded away.
     let rate = |listing: &Listing| {
         let operations = u128::from(listing.resources.throughput.of(Dtype::F32));
         (operations > 0).then(|| u128::from(listing.price.0) * 1_000_000 / operations)

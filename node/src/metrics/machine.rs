@@ -1,4 +1,4 @@
-//! What is told of any node: its version, its process and the memory of its machine.
+//! Metrics that every node has: its version, its process and the memory of its machine.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use souk_host::system;
 
 use super::{Kind, Page};
 
-/// Tells it; what the system does not say is left out.
+/// Adds these metrics; leaves out those that the system does not report.
 pub(super) fn tell(page: &mut Page) {
     page.family(
         Kind::Gauge,
@@ -51,7 +51,7 @@ fn began() -> Option<f64> {
     Some(machine.trim().parse::<f64>().ok()? + begun.as_secs_f64())
 }
 
-/// As Linux has it; elsewhere nothing is told.
+/// Returns the resident memory of the process, or none outside Linux.
 fn resident_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status
@@ -63,6 +63,6 @@ fn resident_bytes() -> Option<u64> {
 
 fn open_files() -> Option<usize> {
     let files = fs::read_dir("/proc/self/fd").ok()?.count();
-    // One of them is the folder that is read.
+    // One of them is the folder being read.
     files.checked_sub(1)
 }

@@ -1,9 +1,9 @@
-//! What is told of any node's network.
+//! The metrics of a node's network.
 
 use super::Page;
 use crate::network::Network;
 
-/// Whom it is connected to, and whom it knows.
+/// Adds the numbers of peers that are connected, and of those that are known.
 pub(crate) async fn tell(page: &mut Page, network: &Network) {
     let connected = network.connected().await.len();
     page.gauge(

@@ -1,11 +1,10 @@
-//! Whom a node has heard of: checked profiles, and addresses that outlive a restart.
+//! The peers that a node has heard of: checked profiles, and addresses that survive a restart.
 //!
-//! Pure but for its file: what a gossiped message is worth is decided here, from its bytes, who
-//! passed it on and the time.
+//! All but its file is pure: it judges a gossiped message by its bytes, its forwarder and the time.
 //!
-//! Keys cost nothing, so places do: once all are taken, who newly comes gets one of those that most
-//! profiles share by where they say they are, or else by who passed them on. One machine with many
-//! keys, or one peer that passes on many, has no more places than others leave it.
+//! Keys cost nothing, so places must not be free: once all are taken, a newcomer gets one of those
+//! that most profiles share, by the address that they state or else by their forwarder. A machine
+//! with many keys, or a peer that forwards many profiles, has only as many places as others leave.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -21,14 +20,15 @@ use crate::folder::contact::Contact;
 use crate::folder::key;
 use crate::network::profile::{Profile, ProfileFault, SignedProfile};
 
-/// Providers remembered; beyond them each newcomer takes another one's place.
+/// Profiles remembered; beyond that each newcomer takes the place of another.
 const PROFILES_MAX: usize = 4096;
 
-/// Bytes of an address that machines of one place have in common: those that one customer gets.
+/// Bytes of an address that the machines of one network share: a block that one customer gets.
 const PREFIX_4_BYTES: usize = 3;
 const PREFIX_6_BYTES: usize = 6;
 
-/// Profiles one peer may pass on within a window: several times what 1,000 providers say in one.
+/// Profiles that one peer can forward within a window: several times as many as 1,000 providers
+/// publish in one.
 const PASSED_ON_MAX: u32 = 256;
 
 /// The window, in milliseconds.
@@ -37,16 +37,16 @@ const WINDOW_MS: u64 = 10_000;
 /// Peers whose rate is remembered; the connection limit is lower.
 const PEERS_MAX: usize = 4096;
 
-/// What to do with a message.
+/// The value of a message.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Worth {
-    /// It holds and is new: pass it on.
+    /// It is valid and new: forward it.
     New(Box<Profile>),
-    /// It holds, but a later one is known.
+    /// It is valid, but a later one is known.
     Idle,
-    /// Whoever passes it on passes on too much: it was not looked at.
+    /// Its forwarder sends too many: it was not examined.
     Flood,
-    /// It does not hold: whoever passed it on did not check it.
+    /// It is invalid: its forwarder did not check it.
     Wrong,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct Acquaintances {
     file: Option<PathBuf>,
 }
 
-/// A profile, and what it has in common with others.
+/// A profile, and the properties that it shares with others.
 #[derive(Debug)]
 struct Acquaintance {
     profile: Profile,
@@ -92,7 +92,7 @@ struct AddressFile {
 }
 
 impl Acquaintances {
-    /// Those of a former run, whose addresses are in `file`.
+    /// Opens the addresses of an earlier run, in `file`, and returns them.
     pub(super) fn open(file: Option<PathBuf>) -> (Acquaintances, Vec<Contact>) {
         let read = file
             .as_ref()
@@ -111,7 +111,7 @@ impl Acquaintances {
         (acquaintances, read.unwrap_or_default())
     }
 
-    /// Judges a message that `from` passed on, and remembers what it says.
+    /// Judges a message that `from` forwarded, and remembers its profile.
     pub(super) fn judge(&mut self, from: PeerId, bytes: &[u8], now_ms: u64) -> Worth {
         if !self.may_pass_on(from, now_ms) {
             return Worth::Flood;
@@ -121,7 +121,7 @@ impl Acquaintances {
         };
         let profile = match signed.verify(now_ms) {
             Ok(profile) => profile,
-            // Clocks differ: whoever passed it on may have found it to hold.
+            // Clocks differ, so the profile may have been valid for its forwarder.
             Err(ProfileFault::Expired(_) | ProfileFault::Early(_)) => return Worth::Idle,
             Err(fault) => {
                 tracing::debug!(peer = %from, %fault, "a profile is not believed");
@@ -140,7 +140,7 @@ impl Acquaintances {
         Worth::New(Box::new(profile))
     }
 
-    /// Whether there is a place for a newcomer, if need be another one's.
+    /// Finds a place for a newcomer, if necessary another profile's; returns whether it succeeded.
     fn make_room(&mut self, newcomer: &Acquaintance, now_ms: u64) -> bool {
         if self.profiles.len() < PROFILES_MAX {
             return true;
@@ -159,8 +159,9 @@ impl Acquaintances {
         true
     }
 
-    /// The oldest of those that have most in common, if they are at least two more than the
-    /// newcomer's would be with it: places are not passed to and fro.
+    /// Returns the oldest profile of the largest group that shares a property, if the group has at
+    /// least two more members than the newcomer's has now; this margin keeps places from moving to
+    /// and fro.
     fn crowded<T: Copy + Eq + Hash>(
         &self,
         newcomer: &Acquaintance,
@@ -181,14 +182,14 @@ impl Acquaintances {
         oldest.map(|heard| heard.profile.account)
     }
 
-    /// The profiles that hold at this moment.
+    /// Returns the profiles that are valid now.
     pub(super) fn profiles(&self, now_ms: u64) -> Vec<Profile> {
         let all = self.profiles.values().map(|heard| &heard.profile);
         let holds = |profile: &&Profile| profile.expires_ms > now_ms;
         all.filter(holds).cloned().collect()
     }
 
-    /// Writes the addresses of the peers that are known.
+    /// Writes the addresses of the known peers.
     pub(super) fn save(&self, known: &HashMap<PeerId, Vec<Multiaddr>>) {
         let Some(file) = &self.file else {
             return;

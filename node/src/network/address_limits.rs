@@ -1,7 +1,7 @@
-//! How many connections may come from one address: keys are free, addresses less so.
+//! Limits the connections from one address: keys are free, addresses less so.
 //!
-//! Without it one machine with a thousand keys would take every connection there is. Behind one
-//! address there may be many honest nodes, so its share is generous.
+//! Without these limits, one machine with a thousand keys would take every connection. Many honest
+//! nodes may share an address, so its share is generous.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -17,13 +17,13 @@ use libp2p::swarm::{
 };
 use libp2p::{Multiaddr, PeerId};
 
-/// Connections from one address at a time, those that are not yet agreed on among them.
+/// Connections from one address at a time, including those still being negotiated.
 pub(super) const FROM_ADDRESS_MAX: usize = 256;
 
-/// Connections from one address that are not yet agreed on: a quarter of all that may be.
+/// Connections from one address that are still being negotiated: a quarter of all that may be.
 pub(super) const PENDING_FROM_ADDRESS_MAX: usize = 32;
 
-/// Why a connection was not taken.
+/// Why a connection was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there are {most} connections from {address} already")]
 pub(super) struct AddressFull {
@@ -103,7 +103,7 @@ impl NetworkBehaviour for AddressLimits {
     ) -> Result<(), ConnectionDenied> {
         match ip_of(remote) {
             Some(address) => self.on_pending(id, address).map_err(ConnectionDenied::new),
-            // One that comes through a relay is counted there.
+            // A relay counts the connections that come through it.
             None => Ok(()),
         }
     }
@@ -154,7 +154,7 @@ impl NetworkBehaviour for AddressLimits {
     }
 }
 
-/// The address of a multiaddress that begins with one, and does not go through a relay.
+/// Returns the IP address of a multiaddress that begins with one and does not go through a relay.
 pub(super) fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
     if address.iter().any(|part| part == Protocol::P2pCircuit) {
         return None;

@@ -1,8 +1,9 @@
-//! What providers say of themselves, from peer to peer: how far, how often, and who is listened to.
+//! How providers' profiles spread from peer to peer: how far, how often, and which peers a node
+//! trusts.
 //!
-//! The figures are set for a market of 1,000 providers, each of which speaks once in ten minutes:
-//! a message is repeated to few, since there is always a next one. `souk testnet gossip` measures
-//! what a node pays for it.
+//! The figures suit a market of 1,000 providers, each of which publishes once in ten minutes: a
+//! message needs few repetitions, because another always follows. `souk testnet gossip` measures
+//! the cost for a node.
 
 use std::time::Duration;
 
@@ -11,58 +12,59 @@ use souk_memory::ContentId;
 
 use crate::network::profile;
 
-/// The topic on which providers say what they are.
+/// The topic on which providers publish their profiles.
 pub const TOPIC: &str = "souk/profiles/1";
 
-/// Peers to which each message is passed on at once: three already reach everyone with certainty
-/// while nobody fails, and each more is paid for by every node with every message.
+/// Peers to which a node forwards each message at once: three reach every node with certainty while
+/// none fails, and each one more costs every node traffic with every message.
 const MESH: usize = 4;
 const MESH_LEAST: usize = 3;
 const MESH_MOST: usize = 8;
 
-/// Peers that are told the names of messages, so that one that missed them can ask.
+/// Peers to which a node sends the names of messages, so that one that missed a message can ask for
+/// it.
 const LAZY: usize = 2;
 
-/// How often the mesh is looked after and names are told.
+/// How often a node maintains the mesh and sends names.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
-/// Heartbeats for which a message is kept for who asks, and for which its name is told.
+/// Heartbeats for which a node keeps a message to answer requests, and for which it sends the name.
 const HISTORY: usize = 6;
 const HISTORY_TOLD: usize = 2;
 
-/// How long a message may wait for a connection that is busy: a profile is as good seconds later.
+/// How long a message can wait for a busy connection: a profile is as good seconds later.
 const QUEUED_MAX: Duration = Duration::from_secs(10);
 
-/// Bytes of a message's name, the begin of its hash: nobody finds a second message to it.
+/// Bytes of a message's name, a prefix of its hash, long enough that collisions are infeasible.
 const NAME_BYTES: usize = 16;
 
-/// A message is called off at the other neighbours as soon as it has come, where it is longer than
-/// the call.
+/// When a message longer than this arrives, the node calls it off at its other neighbours; for a
+/// shorter one the call would cost more.
 const CALL_OFF_BYTES: usize = 128;
 
-/// A peer below this is told no names, below the next sent nothing, below the last not heard and
-/// kept out.
+/// A peer below the first score receives no names, below the second no messages, and below the last
+/// it is ignored and kept out.
 const SCORE_NAMES: f64 = -20.0;
 const SCORE_PUBLISH: f64 = -40.0;
 const SCORE_HEARD: f64 = -100.0;
 
-/// What a message costs that does not hold; the score falls with the square of their number.
+/// The score for each invalid message; their number counts squared.
 const SCORE_WRONG: f64 = -20.0;
 
-/// What may be gained by being there and by being first, together.
+/// The most that a peer can gain by its presence and by being first, together.
 const SCORE_TOPIC_MAX: f64 = 10.0;
 
-/// Breaches of the protocol, such as to come back too soon, that are forgiven, and what each more
-/// costs, squared: an honest node in a bad network has a few.
+/// Breaches of the protocol that are forgiven, for example reconnecting too soon, and the cost of
+/// each one more, squared: an honest node in a bad network has a few.
 const BREACHES_FORGIVEN: f64 = 6.0;
 const SCORE_BREACH: f64 = -5.0;
 
-/// Every so often what was counted is multiplied by the factor.
+/// The counters decay by this factor in each period.
 const DECAY_PERIOD: Duration = Duration::from_secs(10);
 const DECAY: f64 = 0.9;
 
-/// Gossip as every node that stays speaks it. A message carries no name of its sender: the profile
-/// in it is signed, and what is said of a peer is said by whom it came from.
+/// Returns gossip as every permanent node speaks it. A message does not name its author: the
+/// profile in it is signed, and scores count against the peer that forwarded it.
 pub fn behaviour() -> gossipsub::Behaviour {
     let name = |message: &gossipsub::Message| {
         let hash = ContentId::of(&message.data);
@@ -71,7 +73,7 @@ pub fn behaviour() -> gossipsub::Behaviour {
     let config = gossipsub::ConfigBuilder::default()
         .protocol_id_prefix("/souk/gossip/4")
         .validation_mode(gossipsub::ValidationMode::Anonymous)
-        // Nothing is passed on before it was checked.
+        // A node forwards a message only after it has checked it.
         .validate_messages()
         .message_id_fn(name)
         .max_transmit_size(profile::BYTES_MAX * 2)
@@ -80,7 +82,7 @@ pub fn behaviour() -> gossipsub::Behaviour {
         .mesh_n_high(MESH_MOST)
         .mesh_outbound_min(1)
         .gossip_lazy(LAZY)
-        // A validator with a thousand neighbours tells names to as few as anybody.
+        // A validator with a thousand neighbours sends names to as few as any node.
         .gossip_factor(0.0)
         .flood_publish(false)
         .heartbeat_interval(HEARTBEAT)
@@ -103,7 +105,7 @@ pub fn behaviour() -> gossipsub::Behaviour {
     gossip
 }
 
-/// Says something to everyone.
+/// Publishes a message to all nodes.
 pub fn publish(gossip: &mut gossipsub::Behaviour, bytes: Vec<u8>) -> Result<(), String> {
     let topic = gossipsub::IdentTopic::new(TOPIC);
     let published = gossip.publish(topic, bytes);
@@ -119,7 +121,7 @@ fn scores(topic: &gossipsub::IdentTopic) -> gossipsub::PeerScoreParams {
         first_message_deliveries_weight: 0.1,
         first_message_deliveries_decay: DECAY,
         first_message_deliveries_cap: 50.0,
-        // A quiet topic: who brings nothing may have had nothing to bring.
+        // A quiet topic: a peer that delivers nothing may have had nothing to deliver.
         mesh_message_deliveries_weight: 0.0,
         mesh_failure_penalty_weight: 0.0,
         invalid_message_deliveries_weight: SCORE_WRONG,
@@ -129,9 +131,9 @@ fn scores(topic: &gossipsub::IdentTopic) -> gossipsub::PeerScoreParams {
     gossipsub::PeerScoreParams {
         topics: [(topic.hash(), of_topic)].into(),
         topic_score_cap: SCORE_TOPIC_MAX,
-        // The points of a peer's other faults.
+        // The points for a peer's other faults.
         app_specific_weight: 1.0,
-        // Addresses are counted where connections are taken.
+        // Addresses are counted where connections are accepted.
         ip_colocation_factor_weight: 0.0,
         behaviour_penalty_weight: SCORE_BREACH,
         behaviour_penalty_threshold: BREACHES_FORGIVEN,
@@ -150,7 +152,7 @@ fn thresholds() -> gossipsub::PeerScoreThresholds {
     }
 }
 
-/// The peers with such a score that they are kept out.
+/// Returns the peers whose score is so low that they must be kept out.
 pub(super) fn judged(gossip: &gossipsub::Behaviour) -> Vec<PeerId> {
     let peers = gossip.all_peers().map(|(peer, _)| *peer);
     peers

@@ -1,5 +1,5 @@
-//! Streams that wait for their next question. A new one takes two round trips before anything is
-//! said on it, and a turn of the swarm's task.
+//! Idle streams, kept for their next request. A new stream costs two round trips before its first
+//! message, and a turn of the swarm's task.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,14 +9,14 @@ use libp2p::PeerId;
 use libp2p::swarm::StreamProtocol;
 use tokio::time::Instant;
 
-/// Streams of one protocol kept to one peer, and for how long: the other side closes silent ones.
+/// Streams of one protocol kept to one peer, and for how long: the other side closes idle ones.
 const KEPT_PER_PEER_MAX: usize = 4;
 const KEPT_MAX: Duration = Duration::from_secs(5);
 
-/// A protocol, and whom it is spoken with.
+/// A peer and the protocol spoken with it.
 type PeerProtocol = (PeerId, StreamProtocol);
 
-/// What is kept, the youngest last.
+/// The kept streams, the youngest last.
 pub(super) struct KeptStreams<S>(Mutex<HashMap<PeerProtocol, Vec<(Instant, S)>>>);
 
 impl<S> Default for KeptStreams<S> {
@@ -26,7 +26,7 @@ impl<S> Default for KeptStreams<S> {
 }
 
 impl<S> KeptStreams<S> {
-    /// The stream that was kept last, if the other side has it still.
+    /// Takes the stream kept last, if the other side should still have it.
     pub(super) fn take(&self, kind: &PeerProtocol, now: Instant) -> Option<S> {
         let mut kept = self.inner();
         kept.retain(|_, streams| {
@@ -36,7 +36,7 @@ impl<S> KeptStreams<S> {
         kept.get_mut(kind)?.pop().map(|(_, stream)| stream)
     }
 
-    /// Keeps a stream on which nothing is owed.
+    /// Keeps an idle stream.
     pub(super) fn keep(&self, kind: PeerProtocol, stream: S, now: Instant) {
         let mut kept = self.inner();
         let streams = kept.entry(kind).or_default();
@@ -45,13 +45,13 @@ impl<S> KeptStreams<S> {
         }
     }
 
-    /// Drops all of a kind: one broke, and the others are of the same connection.
+    /// Drops all streams of a kind: one broke, and the others share its connection.
     pub(super) fn forget(&self, kind: &PeerProtocol) {
         self.inner().remove(kind);
     }
 
     fn inner(&self) -> MutexGuard<'_, HashMap<PeerProtocol, Vec<(Instant, S)>>> {
-        // Each change under this lock is whole before anything can panic.
+        // No code under this lock panics half-way through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,8 @@
-//! What peers did wrong: points that fade, and who is kept out until when.
+//! The score of peers' misconduct: points that fade, and the peers that are kept out, with the end
+//! of that time.
 //!
-//! Pure: faults and the time in, verdicts out. Keys are free, so this stops whoever goes on under
-//! one; what a stranger with many can take is bounded by the limits on connections and streams.
+//! Pure: faults and the time in, verdicts out. Keys are free, so this stops only a peer that
+//! continues under one key; the limits on connections and streams bound a stranger with many.
 
 use std::collections::HashMap;
 
@@ -10,48 +11,48 @@ use serde::{Deserialize, Serialize};
 
 use crate::network::wire::WireError;
 
-/// A peer with so many points is disconnected and kept out.
+/// A peer with this many points is disconnected and kept out.
 pub const POINTS_MAX: u32 = 100;
 
-/// Points that fade in a second: who slips once in a minute is never kept out.
+/// Points that fade per second: a peer with one slip a minute is never kept out.
 const FADE_PER_SECOND: u32 = 1;
 
-/// How long a peer is kept out the first time, in milliseconds; twice as long each next time.
+/// How long a peer is kept out the first time, in milliseconds; each next time lasts twice as long.
 pub const BLOCK_MS: u64 = 5 * 60_000;
 
 /// The longest a peer is kept out at a time, in milliseconds.
 const BLOCK_MS_MAX: u64 = 60 * 60_000;
 
-/// After so long without a fault a peer is as new, in milliseconds.
+/// After this time without a fault a peer is as good as new, in milliseconds.
 const FORGET_MS: u64 = 24 * 60 * 60_000;
 
-/// A flood or a forgery is one fault a second, however many messages it has.
+/// A flood or a forgery counts as one fault per second, however many messages it has.
 const FLOOD_PERIOD_MS: u64 = 1_000;
 
 /// Peers remembered; the limit on connections is lower.
 const PEERS_MAX: usize = 4096;
 
-/// What a peer may do wrong.
+/// The kinds of misconduct of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Misconduct {
     /// It announced a frame over the limit.
     Oversize,
-    /// It sent a frame that is no message of its protocol.
+    /// It sent a frame that is not a message of its protocol.
     Malformed,
-    /// It passed on a profile that is forged or no profile: whoever checks does not.
+    /// It forwarded a forged or invalid profile; a peer that checks profiles does not.
     Forged,
-    /// It opened more streams or passed on more messages than a peer may.
+    /// It opened more streams or forwarded more messages than a peer may.
     Flood,
-    /// It opened a stream and said nothing, or did not read what it asked for.
+    /// It opened a stream and sent nothing, or did not read the answer that it requested.
     Silent,
-    /// Gossip judged it: it sends what is wrong, or does not keep to the protocol.
+    /// Its gossip score is too low: it sends invalid messages, or breaks the protocol.
     Gossip,
 }
 
 impl Misconduct {
-    /// Its points. No honest peer sends what is oversize, malformed or forged; a flood may be a
-    /// burst, silence a broken line.
+    /// Returns its points. No honest peer sends oversize, malformed or forged messages; a flood may
+    /// be a burst, and silence a broken connection.
     fn points(self) -> u32 {
         match self {
             Misconduct::Oversize | Misconduct::Malformed => 50,
@@ -62,12 +63,12 @@ impl Misconduct {
     }
 }
 
-/// How a conversation ended, for who keeps the score of peers.
+/// How a conversation ended, for the peer's score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conduct {
-    /// Nothing to be blamed for.
+    /// The peer did nothing wrong.
     Fine,
-    /// The peer did this.
+    /// The peer misbehaved like this.
     Wrong(Misconduct),
 }
 
@@ -95,13 +96,13 @@ impl From<Result<(), WireError>> for Conduct {
 /// A peer that is kept out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockedPeer {
-    /// Until when, in milliseconds since 1970.
+    /// The end of this time, in milliseconds since 1970.
     pub until_ms: u64,
-    /// The fault that was one too many.
+    /// The fault that exceeded the limit.
     pub fault: Misconduct,
 }
 
-/// Every peer's faults.
+/// The faults of every peer.
 #[derive(Debug, Default)]
 pub struct PeerScores {
     scores: HashMap<PeerId, PeerScore>,
@@ -110,9 +111,9 @@ pub struct PeerScores {
 #[derive(Debug)]
 struct PeerScore {
     points: u32,
-    /// When the points were last counted.
+    /// When the points last faded, in milliseconds since 1970.
     at_ms: u64,
-    /// When a flood was last counted.
+    /// When a flood last counted, in milliseconds since 1970.
     flood_ms: Option<u64>,
     times_blocked: u32,
     blocked: Option<BlockedPeer>,
@@ -138,7 +139,8 @@ impl PeerScore {
 }
 
 impl PeerScores {
-    /// Counts a fault. The verdict, where it is one too many and the peer was not out already.
+    /// Counts a fault. Returns the verdict if this fault exceeds the limit and the peer was not out
+    /// already.
     pub fn on_fault(
         &mut self,
         peer: PeerId,
@@ -172,7 +174,7 @@ impl PeerScores {
         score.blocked
     }
 
-    /// Those whose time is over: they may come again, with nothing against them but the memory.
+    /// Returns the peers whose time is over: they can return, but the number of their bans remains.
     pub fn release(&mut self, now_ms: u64) -> Vec<PeerId> {
         let mut released = Vec::new();
         for (peer, score) in &mut self.scores {
@@ -187,26 +189,26 @@ impl PeerScores {
         released
     }
 
-    /// A peer's points at this moment.
+    /// Returns a peer's points at this moment.
     pub fn points(&self, peer: &PeerId, now_ms: u64) -> u32 {
         self.scores
             .get(peer)
             .map_or(0, |score| score.points(now_ms))
     }
 
-    /// Why and until when a peer is kept out, if it is.
+    /// Returns why and until when a peer is kept out, if it is.
     pub fn blocked(&self, peer: &PeerId) -> Option<BlockedPeer> {
         self.scores.get(peer).and_then(|score| score.blocked)
     }
 
-    /// Everyone who is kept out.
+    /// Returns all peers that are kept out.
     pub fn all_blocked(&self) -> impl Iterator<Item = (&PeerId, BlockedPeer)> {
         self.scores
             .iter()
             .filter_map(|(peer, score)| Some((peer, score.blocked?)))
     }
 
-    /// Forgets whom it can; where all are remembered for a reason, the one that counts least.
+    /// Forgets peers whose faults are long past; if there are none, forgets the least important.
     fn make_room(&mut self, peer: PeerId, now_ms: u64) {
         if self.scores.len() < PEERS_MAX || self.scores.contains_key(&peer) {
             return;

@@ -1,8 +1,8 @@
-//! What a provider says of itself to the network: who, where, what device, measured how fast.
+//! The profile that a provider publishes: its account, addresses, device and measured speed.
 //!
-//! A profile is signed by the account it is about and expires; peers pass on only what they have
-//! checked. It says nothing that an ask does not have to say again: a buyer that sees none loses
-//! speed of planning, not safety.
+//! The account that a profile describes signs it, and it expires; peers forward only profiles that
+//! they have checked. It states nothing that an ask need not repeat: a buyer without profiles plans
+//! more slowly, but no less safely.
 
 use ed25519_dalek::{Signature as EdSignature, Signer, VerifyingKey};
 use libp2p::Multiaddr;
@@ -12,61 +12,62 @@ use souk_market::{AccountKey, Resources};
 use crate::folder::contact::{self, Contact};
 use crate::folder::key::NodeKey;
 
-/// What is signed begins with this, so that a signature on a profile is none on anything else.
+/// The prefix of the signed bytes, so that a profile's signature is valid for nothing else.
 const DOMAIN: &[u8] = b"souk profile 1";
 
-/// The longest a profile may hold; a provider says it again long before.
+/// The longest validity of a profile, in milliseconds; a provider publishes the next one long
+/// before.
 pub const LIFE_MS: u64 = 30 * 60_000;
 
-/// How far ahead of this node's clock another's may be.
+/// How far ahead of this node's clock another's may be, in milliseconds.
 const CLOCK_SKEW_MS: u64 = 60_000;
 
 /// The longest encoded profile: some addresses, one device, its figures.
 pub const BYTES_MAX: usize = 4096;
 
-/// What a provider says of itself.
+/// The description that a provider publishes of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
-    /// Who.
+    /// The provider's account.
     pub account: AccountKey,
-    /// Where it is reached.
+    /// The provider's addresses.
     pub addresses: Vec<Multiaddr>,
     /// Its device, as its asks state it.
     pub resources: Resources,
-    /// When it was said, in milliseconds since 1970.
+    /// When it was issued, in milliseconds since 1970.
     pub issued_ms: u64,
-    /// When it no longer holds; at most [`LIFE_MS`] later.
+    /// When it expires; at most [`LIFE_MS`] later.
     pub expires_ms: u64,
 }
 
-/// A profile as it travels: its bytes and the account's signature over them.
+/// A profile in transit: its bytes and the account's signature over them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedProfile {
     bytes: Vec<u8>,
     signature: Vec<u8>,
 }
 
-/// Why a profile is not believed.
+/// Why a node rejects a profile.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProfileFault {
-    /// It does not decode.
+    /// The bytes do not decode.
     #[error("it is no profile of this version: {0}")]
     Malformed(#[from] postcard::Error),
-    /// It is longer than a profile is.
+    /// It exceeds the length limit.
     #[error("it has {0} bytes, a profile has at most {BYTES_MAX}")]
     Long(usize),
-    /// Its signature is not that of the account it is about.
+    /// The account that it describes did not sign it.
     #[error("it is not signed by the account it is about")]
     Forged,
-    /// It holds for longer than any.
+    /// Its validity is too long, or ends before it begins.
     #[error("its times do not hold: issued {issued_ms}, expires {expires_ms}")]
     Times {
-        /// When it says it was issued.
+        /// The time of issue that it states.
         issued_ms: u64,
-        /// When it says it expires.
+        /// The time of expiry that it states.
         expires_ms: u64,
     },
-    /// It is of the future: whoever passed it on may have another clock.
+    /// Its time of issue is in the future: the forwarder may have another clock.
     #[error("it is issued {0} ms from now")]
     Early(u64),
     /// It has expired.
@@ -75,7 +76,7 @@ pub enum ProfileFault {
 }
 
 impl Profile {
-    /// Signs it.
+    /// Signs the profile.
     pub fn sign(&self, key: &NodeKey) -> Result<SignedProfile, ProfileFault> {
         let bytes = postcard::to_allocvec(self)?;
         let signature = key
@@ -86,7 +87,7 @@ impl Profile {
         Ok(SignedProfile { bytes, signature })
     }
 
-    /// Where the peer is.
+    /// Returns the provider's contact.
     pub fn contact(&self) -> Contact {
         let addresses = contact::kept(self.addresses.clone());
         Contact {
@@ -97,7 +98,7 @@ impl Profile {
 }
 
 impl SignedProfile {
-    /// The profile, if all about it holds at `now_ms`.
+    /// Returns the profile, if it is valid at `now_ms`.
     pub fn verify(&self, now_ms: u64) -> Result<Profile, ProfileFault> {
         if self.bytes.len() > BYTES_MAX {
             return Err(ProfileFault::Long(self.bytes.len()));

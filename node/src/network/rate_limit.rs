@@ -1,8 +1,8 @@
-//! How fast one peer may ask, on all its streams together.
+//! Limits how fast one peer may send requests, on all its streams together.
 //!
-//! Streams are counted where they are opened ([quotas](crate::network::stream_quotas)); this is for
-//! what is said within them. Who asks too fast is not refused but answered later: an honest peer
-//! loses a moment, and one that wanted to keep the node busy gets no more of it than others.
+//! [Quotas](crate::network::stream_quotas) count streams when they are opened; this limit counts
+//! the requests within them. A peer that is too fast is not refused but delayed: an honest peer
+//! loses a moment, and one that tries to keep the node busy gets no more of it than others.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -25,7 +25,7 @@ pub struct RateLimit {
 }
 
 impl RateLimit {
-    /// Lets each peer ask for `burst` at once, and for so many more each second.
+    /// Returns limits that allow each peer a cost of `burst` at once, and `per_second` after that.
     #[must_use]
     pub fn new(burst: u32, per_second: u32) -> RateLimit {
         RateLimit {
@@ -35,14 +35,14 @@ impl RateLimit {
         }
     }
 
-    /// Waits until `peer` may ask for what costs so much.
+    /// Waits until `peer` may make a request of this cost.
     pub async fn pass(&self, peer: PeerId, cost: u32) {
         while let Err(wait) = self.take(peer, cost, Instant::now()) {
             tokio::time::sleep(wait).await;
         }
     }
 
-    /// The same, on a thread that may wait.
+    /// Does the same on a thread that may block.
     pub fn pass_blocking(&self, peer: PeerId, cost: u32) {
         while let Err(wait) = self.take(peer, cost, Instant::now()) {
             std::thread::sleep(wait);
@@ -54,7 +54,7 @@ impl RateLimit {
         if peers.len() >= PEERS_MAX && !peers.contains_key(&peer) {
             peers.retain(|_, bucket| !bucket.is_full(now));
             if peers.len() >= PEERS_MAX {
-                // So many cannot be connected at once: who is forgotten is gone.
+                // So many peers cannot be connected at once, so those forgotten are gone.
                 peers.clear();
             }
         }

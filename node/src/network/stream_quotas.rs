@@ -1,4 +1,4 @@
-//! How many streams of one protocol each peer has open here, and how fast it opens them.
+//! Limits how many streams of one protocol each peer has open here, and how fast it opens them.
 //!
 //! Pure but for its lock: the time is an argument.
 
@@ -9,26 +9,27 @@ use std::time::Duration;
 use libp2p::PeerId;
 use tokio::time::Instant;
 
-/// Streams of one protocol that one peer may have open here: what a busy job needs, several times.
+/// Streams of one protocol that one peer can have open here: several times as many as a busy job
+/// needs.
 pub const STREAMS_PER_PEER_MAX: usize = 64;
 
-/// Where more than half of all places of a protocol are taken, a peer may have only so many: it
-/// takes many peers, not some, to take the rest.
+/// If more than half of all places of a protocol are taken, a peer can have only this many, so
+/// only many peers together can take the rest.
 const STREAMS_PER_PEER_PRESSED: usize = 8;
 
-/// Streams of one protocol that one peer may open at once, and in each second after: weights come
-/// in a stream each, so that a model may want hundreds.
+/// Streams of one protocol that one peer can open in a burst, and per second after that: each
+/// weight needs a stream, so a model may need hundreds.
 const OPENED_BURST: u32 = 1_024;
 const OPENED_PER_SECOND: u32 = 256;
 
-/// Peers whose rate is remembered though they have no stream open.
+/// Peers without an open stream whose rate is remembered.
 const PEERS_MAX: usize = 4096;
 
-/// What a peer may do at a rate: so many at once, and so many more each second.
+/// A rate limit: a burst, and a number of tokens more each second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateBucket {
     left: u32,
-    /// Since when nothing was added.
+    /// When tokens were last added.
     since: Instant,
     burst: u32,
     per_second: u32,
@@ -44,12 +45,12 @@ impl RateBucket {
         }
     }
 
-    /// Takes one. Else how long it takes until there is one.
+    /// Takes one token, or returns the wait until there is one.
     pub(super) fn take(&mut self, now: Instant) -> Result<(), Duration> {
         self.take_many(1, now)
     }
 
-    /// Takes so many, of which there are as many at a time. Else how long it takes until there are.
+    /// Takes tokens, at most a burst at a time, or returns the wait until there are enough.
     pub(super) fn take_many(&mut self, wanted: u32, now: Instant) -> Result<(), Duration> {
         self.fill(now);
         match self.left.checked_sub(wanted) {
@@ -61,7 +62,7 @@ impl RateBucket {
         }
     }
 
-    /// Whether nothing is known of who takes from it that a new one would not know.
+    /// Returns whether the bucket is full, so that a new one would be no different.
     pub(super) fn is_full(&mut self, now: Instant) -> bool {
         self.fill(now);
         self.left == self.burst
@@ -81,11 +82,11 @@ impl RateBucket {
 /// Why a stream is closed at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QuotaExceeded {
-    /// The peer has as many as it may.
+    /// The peer has as many open streams as it may have.
     Open,
-    /// It opens them too fast.
+    /// The peer opens streams too fast.
     Rate,
-    /// All places are taken.
+    /// The protocol has no free place.
     Places,
 }
 
@@ -107,7 +108,7 @@ struct PeerStreams {
     rate: RateBucket,
 }
 
-/// One stream of a peer's quota; given back when it is dropped.
+/// One stream of a peer's quota; dropping it returns the place.
 pub(super) struct HeldStream {
     quotas: StreamQuotas,
     peer: PeerId,

@@ -1,8 +1,8 @@
 //! Streams of souk's protocols over the swarm's connections, opened by peer and protocol name.
 //!
-//! A stream that has come waits until its acceptor takes it, and many may wait: peers open several
-//! at once, and on a busy machine the acceptor's turn comes later. A way that holds one and resets
-//! the others without a word loses offers between providers, and with them whole rounds of a job.
+//! An incoming stream waits until its acceptor takes it, and many can wait: peers open several at
+//! once, and on a busy machine the acceptor runs later. An implementation that holds one and
+//! silently resets the others loses offers between providers, and with them whole rounds of a job.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -26,20 +26,20 @@ use libp2p::swarm::{
 };
 use tokio::sync::{mpsc, oneshot};
 
-/// Streams of one protocol that have come and wait for their acceptor: as many as a few busy peers
-/// may have at all. What comes beyond is reset.
+/// Incoming streams of one protocol that can wait for their acceptor: as many as a few busy peers
+/// can have open. Streams beyond that are reset.
 const WAITING_MAX: usize = 256;
 
-/// Streams that wait to be asked for on one connection; whoever wants more waits before.
+/// Requests for streams that can wait on one connection; further callers wait to submit theirs.
 const WANTED_MAX: usize = 64;
 
-/// A stream that has come, and from whom.
+/// An incoming stream and its peer.
 pub(super) type IncomingStream = (PeerId, Stream);
 
-/// Why a stream did not come about.
+/// Why a stream could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum StreamError {
-    /// The peer speaks no such protocol.
+    /// The peer does not speak the protocol.
     #[error("the protocol is not spoken there")]
     Unspoken,
     /// There is no connection, or it broke.
@@ -53,24 +53,24 @@ pub(super) struct Streams(Arc<Mutex<StreamTable>>);
 
 #[derive(Default)]
 struct StreamTable {
-    /// Who takes the streams of a protocol.
+    /// The tasks that take the streams of each protocol.
     acceptors: HashMap<StreamProtocol, mpsc::Sender<IncomingStream>>,
-    /// The connections of a peer, in the order they came about.
+    /// The connections of a peer, in the order in which they were established.
     connections: HashMap<PeerId, Vec<(ConnectionId, mpsc::Sender<StreamRequest>)>>,
 }
 
-/// A stream that somebody wants.
+/// A request for a stream.
 struct StreamRequest {
     protocol: StreamProtocol,
     tell: Asker,
 }
 
-/// Who wants a stream.
+/// The channel back to the caller that requested a stream.
 type Asker = oneshot::Sender<Result<Stream, StreamError>>;
 
 impl Streams {
-    /// Opens a stream over a connection to `peer`: of several, of which the youngest is number 0,
-    /// since the better way is found later.
+    /// Opens a stream over one of several connections to `peer`, of which the youngest is number 0,
+    /// because the better route is found later.
     pub(super) async fn open(
         &self,
         peer: PeerId,
@@ -84,12 +84,13 @@ impl Streams {
         told.await.map_err(|_| unconnected())?
     }
 
-    /// How many connections to a peer there are.
+    /// Returns the number of connections to a peer.
     pub(super) fn connections(&self, peer: PeerId) -> usize {
         self.inner().connections.get(&peer).map_or(0, Vec::len)
     }
 
-    /// The streams that come for a protocol from now on; none if somebody takes them already.
+    /// Returns the streams that arrive for a protocol from now on; none if another task takes them
+    /// already.
     pub(super) fn accept(
         &self,
         protocol: StreamProtocol,
@@ -104,7 +105,7 @@ impl Streams {
         Some(take)
     }
 
-    /// A connection has come about: where its handler is told what is wanted.
+    /// Registers a new connection, and returns its handler, which receives the requests.
     fn connect(&self, peer: PeerId, id: ConnectionId) -> Handler {
         let (ask, wanted) = mpsc::channel(WANTED_MAX);
         let mut inner = self.inner();
@@ -118,13 +119,14 @@ impl Streams {
     }
 
     fn inner(&self) -> MutexGuard<'_, StreamTable> {
-        // Each change under this lock is whole before anything can panic.
+        // No code under this lock panics half-way through a change.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl StreamTable {
-    /// A connection that stands, the youngest first. One that was denied after all is forgotten.
+    /// Returns an open connection, the youngest first, and forgets those that were denied after
+    /// all.
     fn way_to(&mut self, peer: PeerId, number: usize) -> Option<mpsc::Sender<StreamRequest>> {
         let open = self.connections.get_mut(&peer)?;
         open.retain(|(_, way)| !way.is_closed());
@@ -136,7 +138,7 @@ impl StreamTable {
             return;
         };
         if let Err(refused) = acceptor.try_send((peer, stream)) {
-            // It is dropped and so reset: the peer learns it at once.
+            // Dropping the stream resets it, so the peer learns this at once.
             tracing::warn!(%peer, %protocol, %refused, "a stream that came is not taken");
         }
     }
@@ -151,7 +153,7 @@ fn unconnected() -> StreamError {
     StreamError::Broken(io::ErrorKind::NotConnected.into())
 }
 
-/// What one connection does with streams.
+/// The handler of streams on one connection.
 pub(super) struct Handler {
     peer: PeerId,
     streams: Streams,
@@ -195,7 +197,7 @@ impl ConnectionHandler for Handler {
         &mut self,
         event: ConnectionEvent<'_, StreamNames, StreamNames, (), Asker>,
     ) {
-        // An asker that has gone away wants no answer.
+        // The send fails only if the caller no longer waits.
         match event {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound {
                 protocol: (stream, protocol),
@@ -219,7 +221,7 @@ impl ConnectionHandler for Handler {
     }
 }
 
-/// The protocols a stream may be of; agreed on, it is the stream and its protocol.
+/// The protocols that a stream can have; agreement yields the stream and its protocol.
 pub(super) struct StreamNames(Vec<StreamProtocol>);
 
 impl UpgradeInfo for StreamNames {

@@ -1,4 +1,4 @@
-//! The task that owns the swarm: who is connected, who is being dialled, where peers live.
+//! The task that owns the swarm: its connections, its dials, and the addresses of peers.
 
 mod dialling;
 mod discovery;
@@ -35,67 +35,68 @@ use crate::network::swarm::discovery::Discovery;
 use crate::network::swarm::routes::{Route, Routes};
 use crate::network::swarm::view::NETWORK_FILE;
 
-/// A connection without streams is closed after this; a job's pauses are shorter.
+/// A connection without streams is closed after this time; a job's pauses are shorter.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a connection may take until both ends have agreed on everything. Who asks a peer
-/// whether it can be dialled waits twice as long, and so learns of one that answers nothing.
+/// How long a connection may take until both ends have agreed on everything. A node that asks a
+/// peer to dial it back waits twice as long, so it also learns of a dial that got no answer.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Peers whose addresses are remembered; beyond them newcomers are not.
+/// Peers whose addresses the node remembers; it ignores those of further peers.
 const PEERS_MAX: usize = 4096;
 
 /// Connections at a time: a validator has one with each of 1,000 providers and their buyers.
-/// Strangers that come in never take the last quarter: what this node dials itself finds room.
+/// Incoming strangers never take the last quarter, so this node's own dials find room.
 const CONNECTIONS_MAX: u32 = 2048;
 const CONNECTIONS_INCOMING_MAX: u32 = 1536;
 const CONNECTIONS_PER_PEER_MAX: u32 = 4;
 const CONNECTIONS_PENDING_MAX: u32 = 128;
 
-/// Nobody is let in while this process holds so much of the machine's memory: work that is paid
-/// for goes on, and the system kills nobody.
+/// The node refuses new connections while this process holds so much of the machine's memory: paid
+/// work continues, and the system need not kill the process.
 const MEMORY_SHARE_MAX: f64 = 0.9;
 
-/// How often the other end of a connection is asked whether it is there, and how long it may take:
-/// a peer that vanished is noticed within their sum.
+/// How often a node pings the other end of a connection, and how long the answer may take: it
+/// notices a vanished peer within their sum.
 const PING_PERIOD: Duration = Duration::from_secs(4);
 const PING_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// How often the task looks around: who is connected, what is to be written.
+/// How often the task does its periodic work, for example checks of connections and writes of
+/// files.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The version of the network as a whole; protocols have their own beside.
+/// The version of the network as a whole; each protocol has its own version too.
 pub(super) const VERSION: &str = "/souk/1";
 
-/// Why a peer was not reached.
+/// Why a peer could not be reached.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum DialFailure {
-    /// Nobody said where the peer lives.
+    /// No address of the peer is known.
     #[error("no address of it is known")]
     NoAddress,
     /// Each address failed.
     #[error("{0}")]
     Refused(String),
-    /// It is another version of souk.
+    /// The peer runs another version of souk.
     #[error(
         "it speaks {theirs} and this node {}: one of the two must be updated",
         VERSION
     )]
     Version {
-        /// What it says it speaks.
+        /// The version that the peer states.
         theirs: String,
     },
-    /// It misbehaved.
+    /// The peer misbehaved and is kept out.
     #[error("it is kept out for {seconds} s more because of what it sent ({fault:?})")]
     BlockedPeer {
-        /// For how long.
+        /// The seconds until it may come again.
         seconds: u64,
-        /// What it did last.
+        /// The peer's last fault.
         fault: Misconduct,
     },
 }
 
-/// What the rest of the node may ask of the swarm.
+/// The requests that the rest of the node sends to the swarm.
 pub(super) enum Command {
     Learn {
         peer: PeerId,
@@ -105,19 +106,19 @@ pub(super) enum Command {
         peer: PeerId,
         reply: oneshot::Sender<Result<(), DialFailure>>,
     },
-    /// Say this to the network.
+    /// Publish this profile.
     Publish(Vec<u8>),
-    /// A peer did something wrong.
+    /// A peer misbehaved.
     Misconduct {
         peer: PeerId,
         fault: Misconduct,
     },
-    /// What is known of providers.
+    /// Return the known profiles of providers.
     Profiles(oneshot::Sender<Vec<Profile>>),
     Addresses(oneshot::Sender<Vec<Multiaddr>>),
-    /// Who is connected, and by which way.
+    /// Return the connected peers, with their routes.
     Routes(oneshot::Sender<Vec<(PeerId, Route)>>),
-    /// Where a peer is that is connected directly.
+    /// Return the address of a peer that is connected directly.
     Whereabouts {
         peer: PeerId,
         reply: oneshot::Sender<Option<IpAddr>>,
@@ -133,32 +134,32 @@ pub(super) struct Behaviour {
     identify: identify::Behaviour,
     ping: ping::Behaviour,
     streams: Streams,
-    /// Only nodes that stay take part in these two.
+    /// Only permanent nodes take part in these two.
     pub(super) routing: Toggle<kad::Behaviour<kad::store::MemoryStore>>,
     pub(super) gossip: Toggle<gossipsub::Behaviour>,
-    /// Whether others can dial this node, and the same question answered to others.
+    /// Whether others can dial this node, and answers to the same question of others.
     reach: Toggle<autonat::v2::client::Behaviour>,
     dial_back: Toggle<autonat::v2::server::Behaviour>,
-    /// Ways through relays, from them to direct ones, and for others.
+    /// Connections through relays, their upgrade to direct ones, and relaying for others.
     through: relay::client::Behaviour,
     upgrade: Toggle<dcutr::Behaviour>,
     offer: Toggle<relay::Behaviour>,
     nearby: Toggle<mdns::tokio::Behaviour>,
 }
 
-/// The swarm and what is known of its peers.
+/// The swarm, and the node's knowledge of its peers.
 pub(super) struct SwarmTask {
     pub(super) swarm: Swarm<Behaviour>,
     inbox: mpsc::Receiver<Command>,
     pub(super) known: HashMap<PeerId, Vec<Multiaddr>>,
     dialling: HashMap<PeerId, Vec<oneshot::Sender<Result<(), DialFailure>>>>,
     dials: HashMap<ConnectionId, PeerId>,
-    /// Peers of another version, and what they speak.
+    /// Peers of another version, with that version.
     unlike: HashMap<PeerId, String>,
     pub(super) discovery: Discovery,
     pub(super) scores: PeerScores,
     pub(super) routes: Routes,
-    /// Where what this node sees is written.
+    /// The file for this node's view of the network.
     view_file: Option<PathBuf>,
     options: Options,
 }
@@ -210,7 +211,7 @@ impl SwarmTask {
         self.swarm.behaviour().streams.clone()
     }
 
-    /// Listens on `address` and waits until the system has given the port.
+    /// Listens on `address` and waits until the system has assigned the port.
     pub(super) async fn listen(&mut self, address: Multiaddr) -> Result<(), StartError> {
         let failed = |address: &Multiaddr, cause| {
             let address = address.clone();
@@ -256,7 +257,7 @@ impl SwarmTask {
     }
 
     fn on_command(&mut self, command: Command) {
-        // An asker that has gone away wants no answer.
+        // The send fails only if the caller no longer waits.
         match command {
             Command::Learn { peer, addresses } => {
                 self.make_room(peer);
@@ -281,7 +282,7 @@ impl SwarmTask {
         }
     }
 
-    /// Counts a fault; whoever has too many is disconnected and kept out for a while.
+    /// Counts a fault; a peer with too many is disconnected and kept out for a while.
     pub(super) fn on_fault(&mut self, peer: PeerId, fault: Misconduct) {
         let now = unix_ms();
         let verdict = self.scores.on_fault(peer, fault, now);
@@ -296,7 +297,7 @@ impl SwarmTask {
         }
     }
 
-    /// Lets those come again whose time is over, and sees whom gossip has judged.
+    /// Readmits peers whose time is over, and counts the faults that gossip found.
     pub(super) fn keep_order(&mut self) {
         for peer in self.scores.release(unix_ms()) {
             tracing::info!(%peer, "a peer that was kept out may come again");
@@ -310,15 +311,15 @@ impl SwarmTask {
         }
     }
 
-    /// Remembers a peer that may be dialled.
+    /// Remembers the addresses of a peer, to dial it later.
     pub(super) fn meet(&mut self, contact: &Contact) {
         if let Ok(peer) = contact.peer() {
             self.learn(peer, contact.addresses.clone());
         }
     }
 
-    /// Forgets somebody for a peer that this node itself has to do with: hearsay about many that
-    /// are none must not keep it from one that is there.
+    /// Forgets a disconnected peer to make room for one that this node itself deals with: hearsay
+    /// about many that do not exist must not crowd out one that does.
     fn make_room(&mut self, peer: PeerId) {
         if self.known.len() < PEERS_MAX || self.known.contains_key(&peer) {
             return;
@@ -370,7 +371,7 @@ impl SwarmTask {
         self.dial(peer);
     }
 
-    /// Dials a peer whose address is known, or asks the network for it first.
+    /// Dials a peer whose address is known; otherwise first asks the network for the address.
     pub(super) fn dial(&mut self, peer: PeerId) {
         let Some(addresses) = self.known.get(&peer).filter(|known| !known.is_empty()) else {
             if !self.ask_for(peer) {
@@ -389,8 +390,8 @@ impl SwarmTask {
         let options = DialOpts::peer_id(peer)
             .condition(PeerCondition::Always)
             .addresses(addresses);
-        // From the port this node listens on, so that a NAT keeps a way back to it; but not on
-        // loopback, where both ends of a pair would be the same, which the system refuses.
+        // Dials from the port this node listens on, so that a NAT keeps a way back to it. On
+        // loopback both ends of a connection would then be equal, which the system refuses.
         let options = match local {
             true => options.allocate_new_port().build(),
             false => options.build(),
@@ -402,7 +403,8 @@ impl SwarmTask {
         }
     }
 
-    /// Where this node is reached: where it listens, at itself and at relays, and where others say.
+    /// Returns the addresses that reach this node: those it listens on, itself and at relays, and
+    /// those that others observed.
     pub(super) fn addresses(&self) -> Vec<Multiaddr> {
         let mut addresses: Vec<Multiaddr> = self.swarm.listeners().cloned().collect();
         for address in self.swarm.external_addresses() {
@@ -415,7 +417,7 @@ impl SwarmTask {
 
     fn on_listening(&mut self, address: Multiaddr) {
         if self.options.relays && !routes::is_relayed(&address) {
-            // Peers are told to come here; a node that offers itself says that it can be reached.
+            // A node that relays must state that it can be reached, so that peers come to it.
             self.swarm.add_external_address(address);
         }
     }
@@ -472,7 +474,8 @@ impl SwarmTask {
                 connection,
                 result: Err(failure),
             }) => {
-                // A protocol that waits on the peer learns it now rather than at its own timeout.
+                // Closing the connection lets a protocol that waits on the peer learn this now, not
+                // at its own timeout.
                 tracing::debug!(%peer, %failure, "it does not answer; the connection is closed");
                 self.swarm.close_connection(connection);
             }
@@ -496,11 +499,11 @@ impl SwarmTask {
             if self.unlike.len() < PEERS_MAX {
                 self.unlike.insert(peer, theirs);
             }
-            // It is connected, or was a moment ago.
+            // The call fails only if the connection has just closed.
             let _ = self.swarm.disconnect_peer_id(peer);
             return;
         }
-        // One that was updated meanwhile is like this one again.
+        // The peer may have been updated since.
         self.unlike.remove(&peer);
         self.on_relay(peer, &info);
         let takes_part = info.protocols.contains(&discovery::ROUTING);

@@ -1,9 +1,9 @@
-//! What carries all protocols: TCP, noise on it, and yamux's streams within.
+//! The transport of all protocols: TCP, noise on top, and streams of yamux within.
 //!
-//! The parts are libp2p's, and so is what they say to each other. Put together its way, they ask
-//! the system for 8 KiB at a time and give it 16, and hundreds of megabytes may lie here for a
-//! reader that is slow. Here both go by 64 KiB, and what lies here is bounded: a receiver whose
-//! bytes stay in the processor's cache needs three quarters of the processor time.
+//! The parts, and therefore their formats, are libp2p's. In libp2p's own setup they request 8 KiB
+//! from the system at a time, send 16 KiB, and may buffer hundreds of megabytes for a slow reader.
+//! Here both sizes are 64 KiB and the buffers are bounded: a receiver whose bytes stay in the
+//! processor's cache needs three quarters of the processor time.
 
 use std::collections::VecDeque;
 use std::iter;
@@ -22,50 +22,50 @@ use libp2p::identity::Keypair;
 use libp2p::{PeerId, noise, tcp};
 use yamux::{Connection, ConnectionError, Mode};
 
-/// Streams at a time over one connection.
+/// Streams on one connection at a time.
 const STREAMS_MAX: usize = 1024;
 
-/// Streams that the other end has opened and nobody has taken yet: as many as it opens without
-/// having had an answer to one.
+/// Streams that the other end has opened and no task has taken yet: as many as it opens before it
+/// has an answer to one.
 const UNTAKEN_MAX: usize = 256;
 
-/// What noise puts into one message.
+/// The payload of one noise message.
 const NOISE_BYTES: usize = 65_535 - 1024;
 
-/// Bytes before each of yamux's frames.
+/// Bytes of the header of a yamux frame.
 const HEADER_BYTES: usize = 12;
 
-/// What yamux sends of a stream at once: with its header it fills one message of noise. What else
-/// is to be sent waits for no more than this.
+/// The most that yamux sends of one stream at once: with its header it fills one noise message.
+/// Other streams wait for no more than this.
 const SENT_BYTES: usize = NOISE_BYTES - HEADER_BYTES;
 
-/// Bytes that are asked of the system at once.
+/// Bytes requested from the system at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// As many as noise's codec asks for at once.
+/// As many as noise's codec requests at once.
 const PLAIN_READ_BYTES: usize = 8 << 10;
 
-/// What may lie here of the streams of one connection beyond the 256 KiB that each of them has:
-/// about what Linux lets a connection have on its way.
+/// Buffered bytes for all streams of one connection, beyond the 256 KiB of each: about as much as
+/// Linux lets a connection have in flight.
 const WINDOW_BYTES: usize = 4 << 20;
 
-/// What yamux gives each stream.
+/// The window that yamux grants each stream.
 const WINDOW_EACH_BYTES: usize = 256 << 10;
 
-/// By how much a connection reads and writes.
+/// The sizes in which a connection reads and writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pieces {
-    /// By 64 KiB, with 4 MiB for readers that are slow.
+    /// 64 KiB, with 4 MiB for slow readers.
     #[default]
     Large,
-    /// As libp2p's own builder has it, to compare with.
+    /// The sizes of libp2p's own builder, for comparison.
     Plain,
 }
 
-/// TCP with everything above it.
+/// Returns TCP with all layers above it.
 ///
 /// # Errors
-/// When the encryption layer refuses the key.
+/// If the encryption layer refuses the key.
 pub(super) fn over_tcp(
     key: &Keypair,
     pieces: Pieces,
@@ -86,7 +86,7 @@ pub(super) fn over_tcp(
     let config = tcp::Config::default().nodelay(true);
     let read_bytes = match pieces {
         Pieces::Large => READ_BYTES,
-        // Nobody asks for less, so nothing is ever put by.
+        // No reader requests less, so the buffer never holds anything back.
         Pieces::Plain => PLAIN_READ_BYTES,
     };
     Ok(tcp::tokio::Transport::new(config)
@@ -158,13 +158,14 @@ where
 /// The streams of one connection.
 pub(super) struct ConnectionStreams<C> {
     connection: Connection<C>,
-    /// Whoever drives the connection may come upon streams that somebody else is to take.
+    /// Streams that the other end opened and that the task which drives the connection must pass
+    /// on.
     untaken: VecDeque<yamux::Stream>,
     taker: Option<Waker>,
 }
 
 impl<C: AsyncRead + AsyncWrite + Unpin> ConnectionStreams<C> {
-    /// Drives the connection up to the next stream that the other end opened.
+    /// Drives the connection until the other end opens the next stream.
     fn poll_opened(
         &mut self,
         context: &mut Context<'_>,
@@ -219,7 +220,7 @@ impl<C: AsyncRead + AsyncWrite + Unpin> StreamMuxer for ConnectionStreams<C> {
         } else {
             tracing::warn!(%stream, "a stream is refused: too many wait already");
         }
-        // There may be more: others have their turn before it.
+        // There may be more, but other tasks come first.
         context.waker().wake_by_ref();
         Poll::Pending
     }

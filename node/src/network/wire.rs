@@ -1,7 +1,7 @@
 //! Frames on a stream: four bytes of length, then a postcard-encoded message.
 //!
-//! Every protocol of souk speaks in these frames, so that one limit and one decoder stand
-//! between a peer's bytes and the rest of the node.
+//! Every protocol of souk uses these frames, so that one limit and one decoder separate a peer's
+//! bytes from the rest of the node.
 
 use std::io;
 use std::time::Duration;
@@ -14,21 +14,22 @@ use tokio::sync::Semaphore;
 /// The largest frame of any protocol: a snapshot chunk or a large subgraph fits, a flood does not.
 pub const FRAME_BYTES_MAX: usize = 16 << 20;
 
-/// Bytes of the length before a frame.
+/// Bytes of a frame's length field.
 const LENGTH_BYTES: usize = 4;
 
-/// Memory is taken for a frame in steps of this size as its bytes arrive, so that a length alone,
-/// which costs a peer four bytes, reserves nothing.
+/// Memory for a frame is allocated in steps of this size as its bytes arrive, so that a length
+/// alone, which costs a peer four bytes, reserves nothing.
 const READ_STEP_BYTES: usize = 64 << 10;
 
-/// What unfinished frames of one protocol may hold together, beyond the first step of each.
+/// The most memory that unfinished frames of one protocol can hold together, beyond the first step
+/// of each.
 const ROOM_BYTES: usize = 128 << 20;
 
-/// How long a peer may take to read anything at all of what it is sent: one that asks and does not
-/// read holds memory here.
+/// How long a peer may read nothing of a message to it: a peer that asks and does not read holds
+/// memory here.
 const UNREAD_MAX: Duration = Duration::from_secs(30);
 
-/// Why a frame was not sent or received.
+/// Why a frame could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
     /// The stream broke.
@@ -42,10 +43,10 @@ pub enum WireError {
     TooLong {
         /// The frame's length.
         bytes: usize,
-        /// The longest allowed.
+        /// The longest that is allowed.
         limit: usize,
     },
-    /// Others' unfinished frames hold all memory there is for them.
+    /// Other unfinished frames hold all the memory reserved for them.
     #[error("too many large messages are on their way here: send it again later")]
     Crowded,
     /// The bytes are not a message of this protocol.
@@ -62,7 +63,7 @@ pub async fn send<T: Serialize>(
     send_bytes(stream, &bytes).await
 }
 
-/// A frame as it travels: its length, then its bytes.
+/// Appends a frame to a buffer: its length, then its bytes.
 pub(crate) fn push_frame(buffer: &mut Vec<u8>, bytes: &[u8]) -> Result<(), WireError> {
     if bytes.len() > FRAME_BYTES_MAX {
         return Err(WireError::TooLong {
@@ -76,14 +77,14 @@ pub(crate) fn push_frame(buffer: &mut Vec<u8>, bytes: &[u8]) -> Result<(), WireE
     Ok(())
 }
 
-/// Receives one message, where the peer owes one.
+/// Receives one message that the peer owes.
 pub async fn receive<T: DeserializeOwned>(
     stream: &mut (impl AsyncRead + Unpin),
 ) -> Result<T, WireError> {
     receive_or_end(stream).await?.ok_or(WireError::Closed)
 }
 
-/// Receives one message, or none where the peer has closed the stream between two.
+/// Receives one message, or none if the peer has closed the stream between two.
 pub async fn receive_or_end<T: DeserializeOwned>(
     stream: &mut (impl AsyncRead + Unpin),
 ) -> Result<Option<T>, WireError> {
@@ -93,7 +94,7 @@ pub async fn receive_or_end<T: DeserializeOwned>(
     }
 }
 
-/// Receives one message of at most `bytes_max`, where the peer owes one.
+/// Receives one message of at most `bytes_max` that the peer owes.
 pub async fn receive_short<T: DeserializeOwned>(
     stream: &mut (impl AsyncRead + Unpin),
     bytes_max: usize,
@@ -102,9 +103,8 @@ pub async fn receive_short<T: DeserializeOwned>(
     Ok(postcard::from_bytes(&frame.ok_or(WireError::Closed)?)?)
 }
 
-/// Receives the next message, of at most `bytes_max`, of a peer that owes none, or none at the end
-/// of the stream. A peer that says nothing for `idle` is taken to have left: its place is
-/// another's.
+/// Receives the next message, of at most `bytes_max`, from a peer that owes none; returns none at
+/// the end of the stream. If the peer is silent for `idle`, it counts as gone and loses its place.
 pub async fn receive_within<T: DeserializeOwned>(
     stream: &mut (impl AsyncRead + Unpin),
     idle: Duration,
@@ -113,19 +113,19 @@ pub async fn receive_within<T: DeserializeOwned>(
     receive_message(stream, idle, bytes_max, None).await
 }
 
-/// What a server takes of peers that owe it nothing: strangers among them. An answer may be as
-/// long as a frame, a question seldom is.
+/// A server's limits on messages that peers, even strangers, send unasked. An answer may be as long
+/// as a frame; a question seldom is.
 #[derive(Debug)]
 pub struct Intake {
     bytes_max: usize,
     idle: Duration,
-    /// Steps of memory that are left for unfinished frames.
+    /// Steps of memory that are free for unfinished frames.
     room: Semaphore,
 }
 
 impl Intake {
-    /// Messages of at most `bytes_max`. A peer that takes longer than `idle` to send one, or to
-    /// begin, is taken to have left: its place is another's.
+    /// Returns limits for messages of at most `bytes_max`. A peer that needs longer than `idle` to
+    /// send one, or to begin, counts as gone and loses its place.
     #[must_use]
     pub const fn new(bytes_max: usize, idle: Duration) -> Intake {
         Intake {
@@ -135,7 +135,7 @@ impl Intake {
         }
     }
 
-    /// The next message, or none at the end of the stream.
+    /// Receives the next message, or none at the end of the stream.
     ///
     /// # Errors
     /// [`WireError`]; a message over the limit is refused by its length.
@@ -170,8 +170,8 @@ pub async fn send_bytes(
     send_all(stream, [bytes]).await
 }
 
-/// Sends several frames of raw bytes with one write: each write of an encrypted stream is a packet
-/// of its own, so a length sent by itself would cost as much as what it announces.
+/// Sends several frames of raw bytes with one write: each write on an encrypted stream becomes a
+/// separate packet, so a separate length would cost as much as the frame.
 pub async fn send_all<'a>(
     stream: &mut (impl AsyncWrite + Unpin),
     frames: impl IntoIterator<Item = &'a [u8]>,
@@ -191,7 +191,7 @@ pub async fn send_all<'a>(
     moving(stream.flush()).await
 }
 
-/// A step of sending, which a peer that reads lets happen soon.
+/// Waits for a step of sending, and fails if the peer does not read.
 async fn moving<T>(step: impl Future<Output = io::Result<T>>) -> Result<T, WireError> {
     match tokio::time::timeout(UNREAD_MAX, step).await {
         Ok(done) => Ok(done?),
@@ -206,7 +206,7 @@ pub async fn receive_bytes(
     receive_frame(stream, FRAME_BYTES_MAX, None).await
 }
 
-/// The same with a limit, and where more than a step of it takes of the `room` for unfinished ones.
+/// Receives a frame up to a limit; memory beyond its first step comes from `room`.
 async fn receive_frame(
     stream: &mut (impl AsyncRead + Unpin),
     limit: usize,

@@ -1,8 +1,8 @@
-//! What is said about one lease: how the words of `/souk/lease/11` travel, and what only people
-//! read of them. The words themselves are [`souk_roles::lease`].
+//! The protocol `/souk/lease/11`: how messages about one lease travel, and the reports in them that
+//! only people read. The messages themselves are in [`souk_roles::lease`].
 //!
-//! Each is a frame of its own on the stream, with short contents that it names. The buyer opens one
-//! to the provider of each lease and keeps it for the length of the work; a provider makes its
+//! Each message is one frame on the stream, with the short contents that it names. The buyer opens
+//! one stream to the provider of each lease and keeps it while the work lasts; a provider makes its
 //! offers to another on streams that it keeps for the next.
 
 use std::time::Duration;
@@ -31,20 +31,19 @@ pub use souk_roles::lease::{
 /// The protocol's name.
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/lease/11");
 
-/// How long a provider may take to answer an offer, and of that on a stream that was kept: its
-/// connection may be one that nobody hears of any more.
+/// How long a provider may take to answer an offer, and the shorter limit on a kept stream: its
+/// connection may be dead.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);
 const KEPT_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// What people are shown of a lease's work: it travels in [`WorkResult`], and no role looks into
-/// it.
+/// The report of a lease's work for people: it travels in [`WorkResult`], and no role reads it.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LeaseReport {
-    /// What came over the network, by sender.
+    /// The traffic over the network, by sender.
     pub moved: Vec<PeerTraffic>,
-    /// What the device did.
+    /// The work of the device.
     pub report: Report,
-    /// When it did it.
+    /// The times of that work.
     pub timeline: Timeline,
 }
 
@@ -53,30 +52,31 @@ pub struct LeaseReport {
 pub struct PeerTraffic {
     /// The peer's account.
     pub from: AccountKey,
-    /// What was moved: a tensor's name, `graph` or `weights`.
+    /// The content: a tensor's name, `graph` or `weights`.
     pub what: String,
-    /// How many bytes came.
+    /// The bytes received.
     pub bytes: u64,
-    /// What the longest of the transfers took.
+    /// The measurement of the longest transfer.
     pub link: Option<Sample>,
 }
 
 impl LeaseReport {
-    /// As it travels.
+    /// Encodes the report.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         postcard::to_allocvec(self).expect("plain data in memory always encodes")
     }
 
-    /// What a provider says; nothing where it does not decode, since nothing depends on it.
+    /// Decodes a provider's report; returns an empty one if it does not decode, because nothing
+    /// depends on it.
     pub(crate) fn read(bytes: &[u8]) -> LeaseReport {
         postcard::from_bytes(bytes).unwrap_or_default()
     }
 }
 
-/// Tells a provider whose lease waits for a tensor where it is, and gives it a short one.
+/// Offers a tensor to a provider whose lease waits for it; a short one is sent inline.
 ///
 /// # Errors
-/// Why there was no answer, for people.
+/// Why there was no answer, in words for people.
 pub(crate) async fn offer(
     network: &Network,
     to: AccountKey,
@@ -92,7 +92,7 @@ pub(crate) async fn offer(
                 network.keep(peer, PROTOCOL, kept);
                 return Ok(taken);
             }
-            // It was closed over there, or the connection is not that one any more.
+            // The peer has closed the stream, or the connection has been replaced.
             tracing::debug!(%peer, "an offer is made again");
             network.forget_kept(peer, PROTOCOL);
         }

@@ -1,4 +1,4 @@
-//! The words between a peer and a validator on a stream, which [`souk_roles::market::words`] has.
+//! The protocol between a peer and a validator; [`souk_roles::market::words`] defines its messages.
 
 use libp2p::swarm::StreamProtocol;
 use souk_roles::market::words;

@@ -6,15 +6,15 @@ use std::path::Path;
 use super::ProviderError;
 use crate::folder::facts::FactLogError;
 
-/// The file that a running provider holds a lock on: two on one folder would sell a device twice.
+/// The file that a running provider locks: two providers on one folder would sell a device twice.
 const LOCK_FILE: &str = "lock";
 
-/// Whether a provider runs on this folder.
+/// Returns whether a provider runs on this folder.
 pub fn runs(home: &Path) -> bool {
     matches!(lock(home), Err(ProviderError::Running { .. }))
 }
 
-/// Held as long as a provider runs.
+/// Locks the folder; a provider holds the lock while it runs.
 pub(super) fn lock(home: &Path) -> Result<File, ProviderError> {
     let path = home.join(LOCK_FILE);
     let failed = |source| {

@@ -1,4 +1,4 @@
-//! What a provider's file says of limits, hours and prices: what its ask says now.
+//! Turns the limits, hours and prices of a provider's file into the current terms of its ask.
 
 use std::path::Path;
 
@@ -11,14 +11,15 @@ use crate::folder::config::ProviderFile;
 use crate::folder::limits::{NOTICE_SECONDS, ProviderLimits};
 use crate::folder::pricing::{Moment, Pricing, paid};
 
-/// Leases are for at most an hour.
+/// The longest lease: an hour.
 const DURATION_MAX: Millis = Millis(3_600_000);
 
-/// Towards the end of its hours a device is leased for whole steps of so many minutes, and for one
-/// step less than are left: the ask is placed anew once a step, and no lease outlasts the hours.
+/// Towards the end of its hours a device is leased in whole steps of this many minutes, and for one
+/// step less than remains: the provider places the ask again once a step, and no lease outlasts the
+/// hours.
 const STEP_MINUTES: u64 = 5;
 
-/// What a provider's file says of limits and prices.
+/// The limits and prices of a provider's file.
 #[derive(Clone, Debug)]
 pub struct Conditions {
     pub(super) limits: ProviderLimits,
@@ -28,7 +29,7 @@ pub struct Conditions {
 }
 
 impl Conditions {
-    /// The conditions of a provider in a market with this tick.
+    /// Returns the conditions of a provider in a market with this tick.
     pub fn new(file: ProviderFile, tick: Price) -> Conditions {
         Conditions {
             limits: file.limits,
@@ -38,8 +39,8 @@ impl Conditions {
         }
     }
 
-    /// The same at the price that the provider's file says now; at its own where that cannot be
-    /// read, as while it is being written.
+    /// Returns the same with the price that the provider's file states now, or its own price if the
+    /// file cannot be read, for example during a write.
     pub(super) fn as_written(&self, home: &Path) -> Conditions {
         let mut now = self.clone();
         match ProviderFile::find(home) {
@@ -49,7 +50,8 @@ impl Conditions {
         now
     }
 
-    /// The terms at a minute of the day, where the market paid so much lately; none outside hours.
+    /// Returns the terms at a minute of the day, given the price that the market paid lately; none
+    /// outside hours.
     pub fn terms(&self, minute: u16, paid: Option<Price>) -> Option<Terms> {
         let duration_max = match self.limits.minutes_left(minute)? {
             u64::MAX => DURATION_MAX,
@@ -79,22 +81,22 @@ impl Conditions {
         })
     }
 
-    /// What a lease costs where nothing of the pricing changes it.
+    /// Returns the configured price, before any pricing.
     pub(super) fn price(&self) -> u64 {
         self.price
     }
 
-    /// Leases that are sold at once.
+    /// Returns the number of leases sold at once.
     pub(super) fn leases(&self) -> Units {
         Units(self.limits.leases)
     }
 
-    /// The lowest price at which its ask may stay in the book.
+    /// Returns the lowest price at which its ask may stay in the book.
     pub(super) fn price_min(&self) -> Price {
         Price(self.limits.price_min)
     }
 
-    /// The terms now, by this machine's clock and the market's last trades.
+    /// Returns the terms now, by this machine's clock and the market's last trades.
     pub async fn now(
         &self,
         broker: &Broker,
@@ -113,7 +115,7 @@ impl Conditions {
     }
 }
 
-/// The minute of the day, in UTC, by this machine's clock.
+/// Returns the minute of the day, in UTC, by this machine's clock.
 pub fn minute_now() -> u16 {
     u16::try_from(unix_ms() / 60_000 % 1_440).expect("a day has 1,440 minutes")
 }

@@ -1,4 +1,5 @@
-//! Whether the provider's disk takes what jobs bring and make: while it does not, nothing is sold.
+//! Whether the provider's disk has room for jobs' contents: while it has none, the provider sells
+//! nothing.
 
 use std::fs;
 use std::io;
@@ -8,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use souk_memory::{FolderError, StoreError};
 use souk_roles::lease::Failure;
 
-/// What there must be room for again: what small jobs bring and make together.
+/// The room that must be free again: as much as the contents of small jobs take together.
 const PROBE_BYTES: usize = 16 << 20;
 
-/// The file that is written to find out, and removed.
+/// The file that tests for room and is then removed.
 const PROBE_FILE: &str = ".room";
 
-/// The room on the disk of a provider's folder.
+/// The state of the disk of a provider's folder.
 pub(super) struct DiskRoom {
     probe: PathBuf,
     is_short: AtomicBool,
@@ -28,7 +29,8 @@ impl DiskRoom {
         }
     }
 
-    /// A content was not kept: what its buyer is told of that. Where it lies is told here.
+    /// Notes that a content could not be stored and returns the failure for the buyer. The cause
+    /// goes to the log.
     pub(super) fn not_kept(&self, error: &StoreError) -> Failure {
         tracing::error!(%error, "a content is not kept");
         let room = "free some, or limits.outputs_mib lets leases make too much";
@@ -47,7 +49,7 @@ impl DiskRoom {
         }
     }
 
-    /// Whether jobs can be sold: where a content was not kept, whether there is room by now.
+    /// Returns whether jobs can be sold; after a failed write, tests whether there is room again.
     pub(super) fn has_room(&self) -> bool {
         if !self.is_short.load(Ordering::Acquire) {
             return true;

@@ -1,4 +1,4 @@
-//! Faults that an emulated device plays, so that tests see what buyers survive.
+//! Faults that an emulated device plays, so that tests show what buyers survive.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -8,12 +8,12 @@ use souk_memory::Tensor;
 
 use crate::folder::config::Fault;
 
-/// What a provider plays, and from which run on.
+/// The fault that a provider plays, and the run from which it does.
 pub(super) struct Faulty {
     fault: Option<Fault>,
-    /// Runs that still go well.
+    /// Runs that still succeed.
     well: AtomicU32,
-    /// Something was offered by another provider.
+    /// Whether another provider has offered a tensor.
     was_offered: AtomicBool,
 }
 
@@ -27,7 +27,7 @@ impl Faulty {
         }
     }
 
-    /// Whether a tensor that is offered now is looked at.
+    /// Returns whether the provider accepts a tensor that is offered now.
     pub(super) fn takes(&self) -> bool {
         match self.fault {
             Some(Fault::Deaf) => self.was_offered.swap(true, Ordering::Relaxed),
@@ -36,12 +36,12 @@ impl Faulty {
         }
     }
 
-    /// What is played as a graph is read.
+    /// Returns the fault to play while a graph is read.
     pub(super) fn at_graph(&self) -> Option<Fault> {
         self.fault.filter(|fault| *fault == Fault::Choke)
     }
 
-    /// What is played in the next run.
+    /// Returns the fault to play in the next run.
     pub(super) fn next(&self) -> Option<Fault> {
         let fault = self.fault.filter(|fault| *fault != Fault::Choke)?;
         let fewer = |well: u32| well.checked_sub(1);
@@ -52,18 +52,18 @@ impl Faulty {
     }
 }
 
-/// Before a part runs.
+/// Plays a fault before a part runs.
 pub(super) async fn before_run(fault: Option<Fault>) {
     match fault {
-        // As a power cut would end it: nothing is closed, nobody is told.
+        // This ends like a power cut: nothing is closed and no peer is notified.
         Some(Fault::Die) => std::process::abort(),
-        // The job's process plays the others, if it has one.
+        // The job's process, if it has one, plays the others.
         Some(Fault::Lie | Fault::Stall | Fault::Crash | Fault::Hoard) => {}
         Some(Fault::Choke | Fault::Deaf | Fault::Shut) | None => {}
     }
 }
 
-/// What the provider says a part gave.
+/// Falsifies the outputs of a part if the provider must lie.
 pub(super) fn after_run(fault: Option<Fault>, outputs: &mut BTreeMap<String, Tensor>) {
     if fault == Some(Fault::Lie) {
         for tensor in outputs.values_mut() {
@@ -72,8 +72,8 @@ pub(super) fn after_run(fault: Option<Fault>, outputs: &mut BTreeMap<String, Ten
     }
 }
 
-/// A tensor of the same shape whose every element is another: whole numbers by one, so that they
-/// may still be what they stand for, and floats by far.
+/// Returns a tensor of the same shape in which every element differs: whole numbers by one, so that
+/// they may still be valid, and floats by a large amount.
 fn other_than(tensor: &Tensor) -> Tensor {
     let mut bytes = tensor.bytes().to_vec();
     let step = tensor.dtype().bytes().unwrap_or(1);
@@ -86,7 +86,7 @@ fn other_than(tensor: &Tensor) -> Tensor {
         *byte ^= 1;
     }
     let other = Tensor::new(tensor.dtype(), tensor.shape().clone(), Bytes::from(bytes));
-    // Element types whose every pattern is not a value stay as they are.
+    // Element types with invalid bit patterns stay as they are.
     other.unwrap_or_else(|_| tensor.clone())
 }
 

@@ -1,4 +1,4 @@
-//! What a provider tells who watches it.
+//! The metrics of a provider.
 
 use std::sync::Weak;
 
@@ -11,7 +11,7 @@ use super::{LiveDevice, LiveFigures, Provider, Statistics};
 use crate::clock::unix_ms;
 use crate::metrics::{Kind, Page, peers, seconds};
 
-/// A page of metrics; none once the provider is gone.
+/// Returns a page of metrics, or none once the provider is gone.
 pub(super) async fn page(provider: Weak<Provider>) -> Option<Page> {
     let provider = provider.upgrade()?;
     let mut page = Page::of_machine();
@@ -29,7 +29,7 @@ pub(super) async fn page(provider: Weak<Provider>) -> Option<Page> {
     Some(page)
 }
 
-/// How it stands.
+/// Adds the provider's current state.
 async fn now(page: &mut Page, provider: &Provider) {
     let status = provider.status();
     let is_selling = |status: &ProviderStatus| status.stage < Stage::Draining;
@@ -92,7 +92,7 @@ async fn now(page: &mut Page, provider: &Provider) {
     peers::tell(page, &provider.network).await;
 }
 
-/// How its devices stand, as far as this process knows.
+/// Adds the state of its devices, as far as this process knows it.
 fn live(page: &mut Page, figures: &LiveFigures) {
     type LiveFigure = (&'static str, &'static str, fn(&LiveDevice) -> Option<f64>);
     let told: [LiveFigure; 2] = [
@@ -146,7 +146,7 @@ fn money(page: &mut Page, provider: &Provider) {
     );
 }
 
-/// What was done since the statistics began.
+/// Adds the statistics.
 fn sums(page: &mut Page, done: &Statistics) {
     page.counter(
         "souk_leases_done_total",
@@ -178,10 +178,10 @@ fn sums(page: &mut Page, done: &Statistics) {
     memories(page, report);
 }
 
-/// A figure of a device: its name, what it is, and how it is read off a report.
+/// A figure of a device: its name, its help, and its value in a report.
 type DeviceFigure = (&'static str, &'static str, fn(&DeviceReport) -> f64);
 
-/// What is told of each device.
+/// The figures of each device.
 const OF_DEVICES: [DeviceFigure; 6] = [
     ("souk_device_tasks_total", "Subgraphs run.", |it| {
         it.tasks as f64
@@ -258,7 +258,7 @@ fn devices(page: &mut Page, report: &Report) {
 /// A figure of a memory.
 type MemoryFigure = (Kind, &'static str, &'static str, fn(&MemoryReport) -> u64);
 
-/// What is told of each memory that tensors between devices lie in.
+/// The figures of each memory that holds tensors between devices.
 const OF_MEMORIES: [MemoryFigure; 11] = [
     (
         Kind::Gauge,

@@ -1,5 +1,5 @@
-//! What a lease's work has moved, taken and told so far: what people are shown of it, and what its
-//! speed is judged by.
+//! The account of a lease's work so far: its traffic and reports, which people see, and the runs by
+//! which its speed is judged.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,25 +19,25 @@ use crate::executor::LeaseExecutor;
 use crate::folder::contact::Contact;
 use crate::protocols::lease::{LeaseReport, PeerTraffic};
 
-/// The share by which the buyer's figure may be off what the graph says.
+/// The part by which the buyer's figure can differ from the graph's.
 const DOUBT: f64 = 0.05;
 
-/// A lease at work, as its provider's shell has it.
+/// A running lease in its provider's shell.
 pub(super) struct Job {
-    /// Whether it is about one request alone.
+    /// Whether it has a single request.
     pub(super) alone: bool,
-    /// Whether it is a session: what a step is given and makes is of no use to a later life.
+    /// Whether it is a session: then the inputs and outputs of a step are useless after a restart.
     pub(super) is_session: bool,
-    /// Its place, while there is one.
+    /// The lease's executor, while it has one.
     pub(super) executor: Option<Arc<LeaseExecutor>>,
-    /// Where the others are, until that is learned.
+    /// The addresses of the job's other peers, until the network has learned them.
     pub(super) contacts: Vec<Contact>,
-    /// Who may have what of it from here.
+    /// The access lists of its contents at this provider.
     pub(super) readers: LeaseReaders,
     pub(super) judged: JudgedRuns,
     /// Device time of one run of each graph, by the figures of the ask.
     pub(super) promised: BTreeMap<ContentId, Option<Duration>>,
-    /// Runs at work, and since when there is none.
+    /// Runs in progress, and the moment since which there is none.
     at_work: u32,
     idle_since: Option<u64>,
     moved: Vec<PeerTraffic>,
@@ -65,7 +65,7 @@ impl Job {
         }
     }
 
-    /// What is behind a name in a trace, to tell requests apart.
+    /// Returns the suffix of a name in a trace, which distinguishes requests.
     pub(super) fn title(&self, request: Option<u32>) -> String {
         match request.filter(|_| !self.alone) {
             Some(request) => format!(", request {request}"),
@@ -73,12 +73,12 @@ impl Job {
         }
     }
 
-    /// Everything is here that the first run waits for, but its inputs.
+    /// Notes that everything but its inputs is ready for the first run.
     pub(super) fn is_ready(&mut self) {
         self.idle_since = Some(unix_us());
     }
 
-    /// A run begins: the device waited for its inputs.
+    /// Notes that a run begins: until then the device waited for its inputs.
     pub(super) fn begins(&mut self, label: &str, request: u32) {
         self.at_work += 1;
         if let Some(since) = self.idle_since.take() {
@@ -88,7 +88,7 @@ impl Job {
         }
     }
 
-    /// A run has ended, with what it told if it went well.
+    /// Notes that a run has ended, with its report if it succeeded.
     pub(super) fn ended(&mut self, ran: Option<(Report, Timeline, u64)>) {
         self.at_work = self.at_work.saturating_sub(1);
         if self.at_work == 0 {
@@ -105,7 +105,7 @@ impl Job {
         }
     }
 
-    /// Something came over the network.
+    /// Adds traffic that arrived over the network.
     pub(super) fn came(&mut self, moved: PeerTraffic) {
         let same = |known: &&mut PeerTraffic| known.from == moved.from && known.what == moved.what;
         match self.moved.iter_mut().find(same) {
@@ -122,10 +122,10 @@ impl Job {
         self.timeline.push(span);
     }
 
-    /// All of it, and the bytes of what was made.
+    /// Returns the report of the whole lease, and the bytes of its outputs.
     pub(super) fn shown(self) -> (LeaseReport, u64) {
         let mut report = self.report.unwrap_or_default();
-        // With what came and went over the network.
+        // The timeline includes the transfers over the network.
         report.read_times(&self.timeline);
         let shown = LeaseReport {
             moved: self.moved,
@@ -136,7 +136,7 @@ impl Job {
     }
 }
 
-/// Something that the network did.
+/// Returns the span of something that the network did.
 pub(super) fn span(label: &str, name: String, kind: SpanKind, (start, end): (u64, u64)) -> Span {
     Span {
         device: label.to_owned(),
@@ -148,10 +148,10 @@ pub(super) fn span(label: &str, name: String, kind: SpanKind, (start, end): (u64
     }
 }
 
-/// Runs whose work is known before they are run.
+/// Runs whose work was known before they began.
 #[derive(Default)]
 pub(super) struct JudgedRuns {
-    /// Time the device computed.
+    /// The time for which the device computed.
     pub(super) busy: Duration,
     runs: BTreeMap<ContentId, Runs>,
 }
@@ -159,19 +159,20 @@ pub(super) struct JudgedRuns {
 /// Runs of one graph.
 struct Runs {
     count: u32,
-    /// What the first took; none where the graph does not say.
+    /// The work of the first run; none if the graph does not state it.
     takes: Option<GraphWork>,
 }
 
 impl JudgedRuns {
-    /// A graph was run that takes this, as far as it was weighed, and took so long.
+    /// Adds a run of a graph: its work, if known, and the time that it took.
     pub(super) fn ran(&mut self, graph: ContentId, takes: Option<GraphWork>, busy: Duration) {
         let runs = self.runs.entry(graph);
         runs.or_insert(Runs { count: 0, takes }).count += 1;
         self.busy += busy;
     }
 
-    /// Device time of all of it by other figures; none where a graph does not say.
+    /// Returns the device time of all runs by other figures; none if a graph does not state its
+    /// work.
     pub(super) fn promised(&self, stated: &Resources) -> Option<Duration> {
         let runs = self.runs.values();
         runs.map(|runs| {
@@ -182,9 +183,9 @@ impl JudgedRuns {
     }
 }
 
-/// Device time of one run by the figures of an ask: what the buyer says, unless the graph says
-/// otherwise. A buyer that names less than there was would have an honest provider sign that it is
-/// slow.
+/// Returns the device time of one run by the figures of an ask: the buyer's figure, unless it
+/// contradicts the graph. A buyer that states too little work could otherwise make an honest
+/// provider certify that it is slow.
 pub(super) fn believed(own: Duration, told: Duration) -> Duration {
     let near = own.mul_f64(1.0 - DOUBT)..=own.mul_f64(1.0 + DOUBT);
     if near.contains(&told) { told } else { own }

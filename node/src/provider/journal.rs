@@ -1,8 +1,8 @@
-//! A provider's journal: which leases it began, what they used, what they were paid.
+//! A provider's journal: the leases that it began, their usage, and their payments.
 //!
-//! A line is durable before what it announces: a lease is in the journal before its work begins, so
-//! that after a crash it is settled or given back and never run a second time. Where the market
-//! knows better, the market is right: the journal says what to ask it.
+//! A line is durable before the action that it announces: a lease is in the journal before its work
+//! begins, so that after a crash the provider settles it or gives it back, and never runs it twice.
+//! If the market disagrees, the market is right: the journal says what to ask it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,68 +21,68 @@ use crate::folder::facts::{FactLog, FactLogError};
 /// The journal's file in a provider's folder.
 const JOURNAL_FILE: &str = "journal.jsonl";
 
-/// How its lines are written.
+/// The format of its lines.
 pub const JOURNAL_FORMAT: &str = "provider-facts-2";
 
-/// Closed leases that stay readable one by one; older ones are summed up at the next start.
+/// Closed leases that stay readable one by one; the next start sums up older ones.
 const CLOSED_KEPT: usize = 10_000;
 
-/// A lease as the journal has it.
+/// A lease in the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// Who bought it.
+    /// The account that bought it.
     pub buyer: AccountKey,
-    /// The buyer's job.
+    /// The job of the buyer that it is for.
     pub job: JobId,
-    /// Price per device-second.
+    /// The price per device-second.
     pub price: Price,
-    /// When it ends at the latest.
+    /// The latest end of the lease.
     pub deadline: Millis,
     /// When the work began.
     pub began: Millis,
-    /// The device time it used, once it was done.
+    /// The device time that it used, once it was done.
     pub usage: Option<DeviceMicros>,
-    /// How it ended, once it did.
+    /// How it ended, once it has.
     pub closed: Option<Closing>,
 }
 
 /// How a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Closing {
-    /// What was paid for it; unknown where the market has forgotten it.
+    /// The payment; none if the market has forgotten it.
     pub paid: Option<Credits>,
-    /// Why it was closed.
+    /// Why the market closed it.
     pub reason: Option<CloseReason>,
-    /// When it was found closed.
+    /// When the provider found it closed.
     pub at: Millis,
 }
 
-/// Everything a journal says.
+/// The content of a journal.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct History {
-    /// Leases by number.
+    /// Leases that are still listed one by one, by id.
     pub leases: BTreeMap<LeaseId, Entry>,
-    /// Those before them.
+    /// The sums of older leases.
     pub before: Before,
-    /// What was put down of those that are not closed.
+    /// The facts of leases that are not closed.
     #[serde(skip)]
     open: BTreeMap<LeaseId, Vec<Fact>>,
 }
 
-/// Whether facts are on the disk, or why they may not be.
+/// Success if facts are durable, or why they may not be.
 pub(super) type WriteResult = Result<(), String>;
 
-/// Where facts are put for the writer, and where it says that they are on the disk.
+/// The handle on which the shell submits facts and learns when they are durable.
 pub(super) type JournalWriter = FactWriter<Ticket, Vec<Fact>, WriteResult>;
 
-/// What a provider's leases come to.
+/// The sums of a provider's leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sums {
     /// Leases that the market has not closed.
     pub(super) open: usize,
-    /// Leases that it has.
+    /// Leases that it has closed.
     pub(super) closed: u64,
-    /// What all were paid.
+    /// The payments for all of them.
     pub(super) earned: Credits,
 }
 
@@ -94,10 +94,10 @@ pub(super) struct Journal {
 }
 
 impl History {
-    /// Reads the journal of a provider's folder; an empty one where there is none.
+    /// Reads the journal of a provider's folder; returns an empty one if there is none.
     ///
     /// # Errors
-    /// When the file can't be read or holds something else.
+    /// If the file cannot be read or is not a journal.
     pub fn read(home: &Path) -> Result<History, FactLogError> {
         match FactLog::read(&home.join(JOURNAL_FILE), JOURNAL_FORMAT) {
             Ok(facts) => Ok(History::of(facts)),
@@ -114,7 +114,7 @@ impl History {
         history
     }
 
-    /// Leases that the market has not been seen to close.
+    /// Returns the leases that the provider has not seen closed.
     pub fn open(&self) -> impl Iterator<Item = (LeaseId, &Entry)> {
         let open = self
             .leases
@@ -123,13 +123,13 @@ impl History {
         open.map(|(lease, entry)| (*lease, entry))
     }
 
-    /// How many leases were closed.
+    /// Returns the number of closed leases.
     pub fn closed(&self) -> u64 {
         let closed = self.leases.values().filter(|entry| entry.closed.is_some());
         self.before.leases + closed.count() as u64
     }
 
-    /// What all leases were paid.
+    /// Returns the sum of all payments.
     pub fn earned(&self) -> Credits {
         let paid = self.leases.values().filter_map(|entry| entry.closed?.paid);
         let sum = paid.fold(self.before.paid.0, |sum, paid| sum.saturating_add(paid.0));
@@ -190,7 +190,7 @@ impl History {
         self.open.entry(of).or_default().push(fact);
     }
 
-    /// What a provider that starts again has to know.
+    /// Returns the past that a restarted provider must know.
     pub(super) fn past(&self) -> Past {
         let mut past = Past::fold(self.open.values().flatten().cloned());
         past.up_to = self.before.up_to;
@@ -204,7 +204,7 @@ impl History {
         past
     }
 
-    /// Leases that are open, those that are closed, and what all were paid.
+    /// Returns the numbers of open and closed leases, and the sum of all payments.
     fn sums(&self) -> Sums {
         Sums {
             open: self.open().count(),
@@ -213,7 +213,7 @@ impl History {
         }
     }
 
-    /// Sums up the oldest leases where there are too many, up to the first that is open.
+    /// Sums up the oldest leases if there are too many, up to the first open one.
     fn shorten(&mut self) -> bool {
         let before = self.before;
         while self.leases.len() > CLOSED_KEPT {
@@ -234,7 +234,7 @@ impl History {
         self.before != before
     }
 
-    /// The lines that say the same.
+    /// Returns lines with the same content.
     fn facts(&self) -> Vec<Fact> {
         let mut facts = vec![Fact::Before(self.before)];
         for (lease, entry) in &self.leases {
@@ -269,7 +269,7 @@ impl History {
 }
 
 impl Journal {
-    /// Opens the journal of a folder; old leases are summed up.
+    /// Opens the journal of a folder and sums up old leases.
     pub(super) fn open(home: &Path) -> Result<Journal, FactLogError> {
         let (mut log, facts) = FactLog::open(&home.join(JOURNAL_FILE), JOURNAL_FORMAT)?;
         let mut history = History::of(facts);
@@ -290,7 +290,8 @@ impl Journal {
         &self.history
     }
 
-    /// Has a thread of its own write: all that waits with one sync. It ends with who sends.
+    /// Starts a thread that writes everything that waits with one sync. It ends when its handle is
+    /// dropped.
     pub(super) fn start(mut self) -> (JournalWriter, watch::Receiver<Sums>) {
         let (sums, told) = watch::channel(self.history.sums());
         let writer = FactWriter::start(move |waiting: Vec<(Ticket, Vec<Fact>)>| {

@@ -1,8 +1,8 @@
-//! How busy a provider's devices are and what memory they have free, looked at every few seconds
-//! and kept for who watches: on the page of metrics, and in the folder for `souk provider status`.
+//! The load and the free memory of a provider's devices, sampled every few seconds for the metrics
+//! page and, in the folder, for `souk provider status`.
 //!
-//! Where leases have processes of their own, so have drivers: of a device behind one this process
-//! knows nothing, and says nothing. The host's CPU and memory it can see from anywhere.
+//! If leases run in their own processes, so do drivers: this process cannot see the devices behind
+//! them and reports nothing. It can always see the host's CPU and memory.
 
 use std::fs;
 use std::path::Path;
@@ -22,44 +22,45 @@ use crate::device::group::member_label;
 use crate::executor::Executor;
 use crate::folder::config;
 
-/// How often devices are asked.
+/// How often the devices are sampled.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// What is older than this is not told as how things stand.
+/// A sample older than this no longer counts as current.
 const AGE_MAX: Duration = Duration::from_secs(30);
 
 /// The file in a provider's folder.
 const LIVE_FILE: &str = "live.json";
 
-/// How the devices of a provider stood when they were last asked.
+/// The last sample of a provider's devices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LiveFigures {
-    /// When that was, in milliseconds since 1970.
+    /// The time of the sample, in milliseconds since 1970.
     pub at_ms: u64,
     /// The devices, in the order in which they are sold.
     pub devices: Vec<LiveDevice>,
 }
 
-/// How one device stood.
+/// The last sample of one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LiveDevice {
-    /// What reports call it.
+    /// The name of the device in reports.
     pub device: String,
-    /// Its kind.
+    /// The kind of the device.
     pub kind: String,
-    /// Whether it is only described.
+    /// Whether the device is emulated.
     pub emulated: bool,
-    /// The part of it at work since it was asked before, 0 to 1; none where nobody here knows.
+    /// The busy part of the time since the sample before, 0 to 1; none if this process cannot see
+    /// it.
     pub utilisation: Option<f64>,
-    /// Bytes of its memory that are free; none where nobody here knows.
+    /// Bytes of its memory that are free; none if this process cannot see them.
     pub memory_free_bytes: Option<u64>,
-    /// Why it was lost and is given no work, if so.
+    /// Why the device was lost and gets no work, if so.
     #[serde(default)]
     pub lost: Option<String>,
 }
 
 impl LiveFigures {
-    /// Those that a provider wrote into its folder, if it did lately.
+    /// Reads the sample that a provider wrote into its folder, if it is recent.
     #[must_use]
     pub fn read(home: &Path, now_ms: u64) -> Option<Self> {
         let text = fs::read_to_string(home.join(LIVE_FILE)).ok()?;
@@ -69,10 +70,10 @@ impl LiveFigures {
     }
 }
 
-/// The devices of a provider, and who is asked about them.
+/// The devices of a provider, and the sources of their figures.
 pub(super) struct Live {
     watched: Vec<WatchedDevice>,
-    /// Who runs them in this process, and so knows which were lost.
+    /// The runner of devices in this process, which knows the lost ones.
     runner: Option<Arc<Runner>>,
     last: Mutex<LiveFigures>,
 }
@@ -83,18 +84,18 @@ struct WatchedDevice {
     source: Source,
 }
 
-/// Who knows how a device stands.
+/// The source of a device's figures.
 enum Source {
-    /// It itself, in this process.
+    /// The device itself, in this process.
     Device(Arc<dyn Processor>),
-    /// The host, whose CPU it is.
+    /// The host, if the device is its CPU.
     Host(system::Load),
-    /// Nobody in this process.
+    /// No source in this process.
     Nobody,
 }
 
 impl Live {
-    /// Those of a provider called `label`.
+    /// Begins to watch the devices of the provider `label`.
     pub(super) fn new(executor: &Executor, label: &str, profiles: &[Profile]) -> Self {
         let of_runner = |(device, processor): (&str, &Arc<dyn Processor>)| WatchedDevice {
             device: device.to_owned(),
@@ -127,13 +128,13 @@ impl Live {
         }
     }
 
-    /// How they stood when they were last asked.
+    /// Returns the last sample.
     pub(super) fn last(&self) -> LiveFigures {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.clone()
     }
 
-    /// Asks each device.
+    /// Samples each device.
     fn look(&self, now_ms: u64) -> LiveFigures {
         let mut devices: Vec<LiveDevice> = self.watched.iter().map(WatchedDevice::look).collect();
         let lost = self.runner.as_ref().map(|runner| runner.lost());
@@ -158,7 +159,7 @@ impl WatchedDevice {
     fn look(&self) -> LiveDevice {
         let (utilisation, free) = match &self.source {
             Source::Device(device) => {
-                // Of a memory whose size nobody knows nobody knows what is free.
+                // If the size of a memory is unknown, so is its free part.
                 let is_known = self.profile.memory.bytes > 0;
                 let free = is_known.then(|| device.memory_free_bytes());
                 (Some(device.utilisation()), free)
@@ -177,7 +178,7 @@ impl WatchedDevice {
     }
 }
 
-/// What the owner is told of a device that was lost.
+/// Describes a lost device to the owner.
 fn told(lost: &LostDevice) -> String {
     let next = match lost.is_out {
         true => "it stays out until the provider starts again",
@@ -186,7 +187,7 @@ fn told(lost: &LostDevice) -> String {
     format!("{} (tried {} times; {next})", lost.cause, lost.trials)
 }
 
-/// Writes to the log which devices were lost or have come back.
+/// Logs the devices that were lost or have returned.
 fn tell_changes(before: &LiveFigures, now: &LiveFigures) {
     for device in &now.devices {
         let mut known = before.devices.iter();
@@ -204,7 +205,7 @@ fn tell_changes(before: &LiveFigures, now: &LiveFigures) {
     }
 }
 
-/// Asks the devices every few seconds, for ever.
+/// Samples the devices every few seconds, for ever.
 pub(super) async fn keep(provider: &Arc<Provider>) {
     loop {
         let told = provider.clone();

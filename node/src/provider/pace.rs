@@ -1,11 +1,12 @@
-//! How fast this provider really is: the share of its measured peak that jobs got of late, and what
-//! its device was seen to take for each kind of work.
+//! The real speed of this provider: the share of its measured peak that recent jobs got, and the
+//! time that its device takes for each kind of work.
 //!
-//! A device is measured on large products and long copies, and jobs are neither; the machine may
-//! have other work as well. What a kind of work takes is learned from each run's operators; what
-//! jobs took beyond that is looked at as well, and what most of the last few got is advertised. So
-//! a receipt that says less than was advertised says something, and an honest provider's seldom
-//! does. One job moves what is advertised by no more than a bounded step, whatever it took.
+//! A device is measured with large products and long copies, which jobs are not; the machine may
+//! also have other work. The provider learns the time of each kind of work from the operators of
+//! each run. It also compares each job with that expectation, and advertises a speed that most of
+//! the last few jobs got. A receipt that shows less than the advertised speed is therefore
+//! evidence, and an honest provider's seldom does. However slow one job is, it moves the advertised
+//! speed by a bounded step only.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,53 +19,53 @@ use souk_vocabulary::profile::Profile;
 use super::Provider;
 use crate::device::costs::StatedSpeed;
 
-/// Jobs that are looked back on. One bad one is forgotten after as many good ones.
+/// Jobs in the window. One bad job is forgotten after as many good ones.
 const JOBS_MAX: usize = 8;
 
-/// The least share that is advertised; a device slower than that is not for sale in earnest.
+/// The least share that a provider advertises; a slower device is not seriously for sale.
 const SHARE_MIN: f64 = 0.01;
 
-/// Of the last jobs, one in so many may have got less than what is advertised: it was held up.
+/// One in so many of the last jobs can get less than the advertised speed: it counts as held up.
 const OUTLIERS: usize = 4;
 
-/// How many times longer or shorter one job can make what is advertised of any kind of work.
+/// The factor by which one job can lengthen or shorten the advertised time of any kind of work.
 const STEP_MAX: f64 = 1.5;
 
-/// Shares are told in hundredths, and what is this much off is told anew.
+/// Shares are advertised in hundredths; a share that differs by this part is advertised anew.
 const CHANGE: f64 = 0.1;
 
-/// Of late, and what is advertised.
+/// The recent speed of a device, and the advertised one.
 #[derive(Debug)]
 pub(super) struct Pace {
     inner: Mutex<PaceState>,
-    /// The model of its device, if it is but one.
+    /// The model of its device, if it is a single one.
     one: Option<String>,
     objective: Objective,
 }
 
 #[derive(Debug)]
 struct PaceState {
-    /// The share that mixed work got when the device was measured, while it counts.
+    /// The share that mixed work got in the first measurement, while that counts.
     measured: Option<f64>,
-    /// What jobs got of what their kinds of work were known to.
+    /// The share that recent jobs got of the speed known for their kinds of work.
     recent: VecDeque<f64>,
-    /// The share that the device was measured to get at first.
+    /// The share that the first measurement found.
     first: f64,
     advertised: Speed,
-    /// Whether a job has ended since that is advertised.
+    /// Whether a job has ended since the last advertisement.
     has_news: bool,
-    /// Whether what is advertised is to be forgotten.
+    /// Whether the next advertisement must ignore the current one.
     is_anew: bool,
-    /// Whether an ask of this run says so.
+    /// Whether an ask of this run states the advertised speed.
     is_placed: bool,
 }
 
-/// How fast a device is, of its peak.
+/// The speed of a device, relative to its peak.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Speed {
     /// The share of the peak that the fastest kind of work gets.
     pub(super) share: f64,
-    /// What the others take longer.
+    /// The extra time of the other kinds of work.
     pub(super) slowness: Slowness,
 }
 
@@ -91,7 +92,7 @@ impl Pace {
         }
     }
 
-    /// The same of these devices, which make this small.
+    /// Sets the devices and the objective that they minimise.
     pub(super) fn of(self, devices: &[Profile], objective: Objective) -> Pace {
         let one = match devices {
             [one] => Some(one.model.clone()),
@@ -104,7 +105,7 @@ impl Pace {
         }
     }
 
-    /// Begins with what an ask of an earlier run stated, if there was one.
+    /// Begins with the speed that an ask of an earlier run stated, if there was one.
     pub(super) fn begin_with(mut self, stated: Option<StatedSpeed>) -> Pace {
         if let Some(stated) = stated {
             let inner = self.inner.get_mut();
@@ -117,7 +118,7 @@ impl Pace {
         self
     }
 
-    /// Forgets what jobs got: the device is again what it was measured to be.
+    /// Forgets the shares that jobs got: the device again has its measured speed.
     pub(super) fn begin_anew(&self) {
         let mut inner = self.inner();
         inner.recent.clear();
@@ -125,13 +126,13 @@ impl Pace {
         inner.is_anew = true;
     }
 
-    /// A job has ended, and may have told something.
+    /// Notes that a job has ended, so there may be new figures.
     pub(super) fn on_job(&self) {
         self.inner().has_news = true;
     }
 
-    /// Looks at a job that was expected to take so long by the peak and what its kinds of work are
-    /// known to take, and took so long.
+    /// Records a job: the duration expected from the peak and the known times of its kinds of work,
+    /// and the duration it took.
     pub(super) fn note(&self, expected: Duration, took: Duration) {
         let mut inner = self.inner();
         inner.has_news = true;
@@ -145,8 +146,8 @@ impl Pace {
         }
     }
 
-    /// Whether what is advertised is no longer what jobs get, by what kinds of work are known to
-    /// take.
+    /// Returns whether the advertised speed no longer matches the speed that jobs get, by the known
+    /// times of each kind of work.
     pub(super) fn has_changed(&self, known: Times) -> bool {
         let inner = self.inner();
         let (due, advertised) = (inner.due(known), inner.advertised);
@@ -156,18 +157,18 @@ impl Pace {
         })
     }
 
-    /// The share of the peak that is advertised.
+    /// Returns the advertised share of the peak.
     pub(super) fn share(&self) -> f64 {
         self.inner().advertised.share
     }
 
-    /// What is to be advertised next, by what kinds of work are known to take.
+    /// Returns the speed to advertise next, by the known times of each kind of work.
     pub(super) fn due(&self, known: Times) -> Speed {
         self.inner().due(known)
     }
 
-    /// It is in the book, and jobs are judged by it from now on. What the book refused is not: the
-    /// ask before it may have been bought at that moment.
+    /// Notes that the book now has this speed, so jobs are judged by it. You must not pass a speed
+    /// that the book refused, because a buyer may have bought the earlier ask at that moment.
     pub(super) fn advertise(&self, speed: Speed) {
         let mut inner = self.inner();
         if inner.advertised != speed {
@@ -177,27 +178,27 @@ impl Pace {
         (inner.advertised, inner.is_placed) = (speed, true);
     }
 
-    /// Whether what is advertised is what was bought. A lease that was bought of the run before
-    /// this one was bought by other figures.
+    /// Returns whether an ask of this run states the advertised speed. A lease that a buyer bought
+    /// in an earlier run was bought by other figures.
     pub(super) fn is_placed(&self) -> bool {
         self.inner().is_placed
     }
 
-    /// What is advertised.
+    /// Returns the advertised speed.
     pub(super) fn advertised(&self) -> Speed {
         self.inner().advertised
     }
 
     fn inner(&self) -> MutexGuard<'_, PaceState> {
-        // No code in here panics half-way through a change.
+        // No code here panics half-way through a change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl PaceState {
-    /// Each kind of work takes as long as it is known to, and longer by what most jobs of late took
-    /// beyond that, or what was measured at first while that may say more; but no more than a step
-    /// from what is advertised, and that only after another job.
+    /// Returns the speed to advertise next. Each kind of work takes its known time, and longer by
+    /// the excess of most recent jobs, or of the first measurement while that may count for more.
+    /// It moves by at most one step from the advertised speed, and only after another job.
     fn due(&self, known: Times) -> Speed {
         if self.is_anew {
             return Speed {
@@ -216,7 +217,7 @@ impl PaceState {
         let times: [f64; 3] = std::array::from_fn(|place| {
             let due = (known[place].max(1.0) / least).max(1.0 / first);
             let now = self.advertised.times(Work::ALL[place]);
-            // A job that got more than is advertised makes it no worse, whatever came before.
+            // A job that beat the advertised speed never worsens it, whatever the earlier jobs got.
             let is_good = last.is_some_and(|got| known[place].max(1.0) / got < now);
             let most = if is_good { now } else { now * STEP_MAX };
             due.clamp(now / STEP_MAX, most).max(1.0)
@@ -232,7 +233,7 @@ impl PaceState {
 }
 
 impl Speed {
-    /// A device of the peak, but for what its kinds of work are known to take.
+    /// Returns a device of the peak, slowed by the known times of each kind of work.
     pub(super) fn usual(known: Times) -> Speed {
         let beyond = of_each(known).map(|known| (known - 1.0).max(0.0) * 100.0);
         Speed {
@@ -241,12 +242,12 @@ impl Speed {
         }
     }
 
-    /// How many times as long as by the peak a kind of work takes.
+    /// Returns the time of a kind of work as a multiple of its time at the peak.
     fn times(&self, work: Work) -> f64 {
         (1.0 + f64::from(self.slowness.of(work)) / 100.0) / self.share
     }
 
-    /// As it is kept over restarts.
+    /// Returns the speed as it is stored over restarts.
     pub(super) fn stated(&self) -> StatedSpeed {
         StatedSpeed {
             share: self.share,
@@ -254,7 +255,8 @@ impl Speed {
         }
     }
 
-    /// A device of this peak: every time that is planned with it is longer.
+    /// Returns the resources of a device of this peak at this speed: every planned time becomes
+    /// longer.
     pub(super) fn of(&self, peak: &Resources) -> Resources {
         let of = |figure: u64| (figure as f64 * self.share) as u64;
         let mut resources = peak.clone();
@@ -270,12 +272,12 @@ impl Speed {
 }
 
 impl Provider {
-    /// The device it sells, as its asks state it.
+    /// Returns the device for sale, as its asks state it.
     pub fn resources(&self) -> Resources {
         self.pace.advertised().of(&self.peak())
     }
 
-    /// What the device does at its best, and what it was seen to refuse.
+    /// Returns the device's best performance, and the work that it has refused.
     pub(super) fn peak(&self) -> Resources {
         Resources {
             refused: self.refusals.told(),
@@ -283,14 +285,15 @@ impl Provider {
         }
     }
 
-    /// Whether its ask follows what jobs got. What is emulated delivers its figures, unless it is
-    /// to make something else small than time.
+    /// Returns whether the ask follows the speed that jobs got. An emulated device delivers its
+    /// figures, unless its objective is another than time.
     pub(super) fn is_paced(&self) -> bool {
         !self.peak.emulated || self.pace.objective != Objective::Fastest
     }
 
-    /// How many times as long as by its peak its device takes for kinds of work, as runs told. What
-    /// is emulated delivers its figures; of several devices each plan knows what each takes.
+    /// Returns the multiple of the peak's time that its device takes for each kind of work, as runs
+    /// measured it. It does not count emulated devices, which deliver their figures, or several
+    /// devices, because each plan knows each device's times.
     pub(super) fn known_times(&self) -> Times {
         let known = match &self.pace.one {
             Some(model) if !self.peak.emulated => self.seen.slowness(&self.label, model),
@@ -300,7 +303,7 @@ impl Provider {
     }
 }
 
-/// What each kind of work takes, in the order of [`Work::ALL`].
+/// Returns the time of each kind of work, in the order of [`Work::ALL`].
 fn of_each(known: Times) -> [f64; 3] {
     [known.product, known.convolution, known.other]
 }

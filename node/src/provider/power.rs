@@ -1,7 +1,8 @@
-//! Power limits a provider asks for while it sells: set when it starts, given back when it stops.
+//! Power limits that a provider requests while it sells: it sets them at its start and restores
+//! them when it stops.
 //!
-//! What they were before is durable in the folder first, so that a provider that was killed gives
-//! them back when it starts again.
+//! The provider first records the earlier limits durably in its folder, so that it restores them at
+//! its next start if it was killed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,24 +11,24 @@ use std::path::{Path, PathBuf};
 
 use souk_host::power::{Domain, PowerError};
 
-/// The file with what the limits were, in watts by domain.
+/// The file with the earlier limits, in watts by domain.
 const FILE: &str = "power.json";
 
 /// Finds a domain by its name.
 type Find = fn(&str) -> Result<Box<dyn Domain>, PowerError>;
 
-/// Why limits were not set or not given back.
+/// Why limits could not be set or restored.
 #[derive(Debug, thiserror::Error)]
 pub enum HoldError {
-    /// The system refuses.
+    /// The system refuses a limit.
     #[error("limits.power_watts: {0}")]
     Power(#[from] PowerError),
-    /// What they were is not kept, or not known.
+    /// The earlier limits could not be stored or read.
     #[error("what the power limits were before is not kept in {}: {source}", path.display())]
     File {
-        /// The file.
+        /// The file of the earlier limits.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
@@ -35,13 +36,13 @@ pub enum HoldError {
 /// Limits that hold as long as this value lives.
 pub(super) struct HeldLimits {
     path: PathBuf,
-    /// Whether there is anything to give back.
+    /// Whether there are limits to restore.
     changed: bool,
     find: Find,
 }
 
 impl HeldLimits {
-    /// Gives back what a run before left, and sets limits of domains in watts.
+    /// Restores the limits that an earlier run left changed, and sets limits of domains in watts.
     pub(super) fn set(
         home: &Path,
         wanted: &BTreeMap<String, u32>,
@@ -78,7 +79,7 @@ impl HeldLimits {
         Ok(held)
     }
 
-    /// Sets the limits to what they were.
+    /// Restores the earlier limits.
     pub(super) fn give_back(&mut self) -> Result<(), HoldError> {
         if !std::mem::take(&mut self.changed) {
             return Ok(());
@@ -93,7 +94,7 @@ impl HeldLimits {
         };
         let before: BTreeMap<String, f64> =
             serde_json::from_str(&text).map_err(|error| failed(error.into()))?;
-        // One that refuses does not keep the others limited.
+        // If one domain refuses, the others are restored all the same.
         let mut refused = None;
         for (name, watts) in before {
             match (self.find)(&name).and_then(|domain| domain.set_limit(watts)) {

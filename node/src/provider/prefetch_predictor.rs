@@ -1,9 +1,10 @@
-//! What past leases say the next one will want, brought into memory before it is asked for.
+//! Predicts from past leases which contents the next one needs, and loads them into memory in
+//! advance.
 //!
-//! A provider's memory holds less than its folder, and a start begins with none. Which model's work
-//! followed which is remembered over restarts; while a lease computes, what usually comes after it
-//! is read back and checked, so that the next buyer does not wait for the disk. Only contents' ids
-//! are remembered, neither buyers nor what was computed.
+//! A provider's memory holds less than its folder, and is empty after a start. The provider
+//! remembers over restarts which model's work followed which. While a lease computes, it loads and
+//! checks the contents that usually come next, so that the next buyer does not wait for the disk.
+//! It remembers only ids of contents, neither buyers nor computations.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,26 +19,26 @@ use crate::folder::config::{self, ConfigError, FORMAT};
 /// The name of the file in a provider's folder.
 const FORESIGHT_FILE: &str = "foresight.json";
 
-/// What the file holds.
+/// The content of the file.
 #[derive(Serialize, Deserialize)]
 struct ForesightFile {
     format: u32,
     foresight: PrefetchPredictor,
 }
 
-/// What is foreseen for one store.
+/// The predictions for one store.
 pub(super) struct Outlook {
     file: PathBuf,
     store: Arc<Store>,
     known: Mutex<PrefetchPredictor>,
     unsaved: AtomicBool,
-    /// One guess is carried out at a time: a disk has no more to give.
+    /// Whether a prediction is being loaded; one at a time saturates a disk.
     busy: AtomicBool,
 }
 
 impl Outlook {
-    /// What is remembered in a provider's folder; memory is empty, so that what usually comes next
-    /// is brought there at once.
+    /// Opens the memory of a provider's folder; loads at once the contents that usually come next,
+    /// because the store's memory is empty.
     pub(super) fn start(home: &Path, store: &Arc<Store>) -> Arc<Outlook> {
         let outlook = Arc::new(Outlook::open(home, store.clone()));
         tokio::spawn(outlook.clone().recall());
@@ -70,7 +71,7 @@ impl Outlook {
         }
     }
 
-    /// The work of a lease has come, and while it computes what usually follows is brought.
+    /// Records the contents of a lease that has begun, and loads those that usually come next.
     pub(super) fn on_lease(self: &Arc<Self>, graph: ContentId, contents: Vec<ContentId>) {
         self.note(graph, contents);
         tokio::spawn(self.clone().recall());
@@ -81,7 +82,7 @@ impl Outlook {
         self.unsaved.store(true, Ordering::Relaxed);
     }
 
-    /// Brings what will probably be wanted next into memory; says how many bytes were read.
+    /// Loads the contents that are probably needed next into memory; returns the bytes read.
     async fn recall(self: Arc<Self>) -> u64 {
         let next = self.known().next();
         if next.is_empty() || self.busy.swap(true, Ordering::AcqRel) {
@@ -100,7 +101,7 @@ impl Outlook {
         bytes
     }
 
-    /// Writes the file if there is news; called where a disk may be waited for.
+    /// Writes the file if it has changed; the caller must be able to wait for the disk.
     pub(super) fn save(&self) {
         if !self.unsaved.swap(false, Ordering::Relaxed) {
             return;
@@ -115,8 +116,8 @@ impl Outlook {
     }
 
     fn known(&self) -> MutexGuard<'_, PrefetchPredictor> {
-        // Each change is whole before anything can panic, but for a broken invariant, which ends
-        // in the same panic again.
+        // No code here panics half-way through a change, except on a broken invariant, which panics
+        // again.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

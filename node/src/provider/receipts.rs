@@ -1,4 +1,4 @@
-//! Receipts of a provider on its disk, for people: what it was owed and by whom.
+//! Receipts of a provider on its disk, for people: its earnings, and the buyers that owed them.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use souk_market::Receipt;
 use super::Provider;
 
 impl Provider {
-    /// Keeps a receipt that both parties have signed; nobody waits for it. What settles it after a
-    /// crash is in the journal.
+    /// Stores a receipt that both parties have signed; the caller does not wait. Settlement after a
+    /// crash relies on the journal instead.
     pub(super) fn keep_receipt(self: &Arc<Self>, receipt: Receipt) {
         let provider = self.clone();
         tokio::task::spawn_blocking(move || {

@@ -1,7 +1,9 @@
-//! What a device refused only when it compiled: kept in the provider's folder, told in its asks.
+//! Nodes that a device refused only at compile time: the provider's folder keeps them, and its asks
+//! state them.
 //!
-//! A node is kept by what it is but for its names, so whoever plans a model with such a node goes
-//! elsewhere. What is sold and the version of souk are kept with it: another one may run it.
+//! A node is identified by its digest without names, so a buyer who plans a model with such a node
+//! chooses another provider. The file also records the device and the version of souk, because
+//! another one may run the node.
 
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -11,10 +13,10 @@ use souk_market::RefusedNodes;
 
 use crate::folder::config::{self, DeviceChoice, FORMAT};
 
-/// What it is kept in.
+/// The file in the provider's folder.
 const FILE: &str = "refused.json";
 
-/// What a provider's device was seen to refuse.
+/// The nodes that a provider's device has refused.
 pub(super) struct Refusals {
     of: String,
     told: Mutex<RefusedNodes>,
@@ -28,7 +30,7 @@ struct RefusalFile {
 }
 
 impl Refusals {
-    /// What is kept in a folder, if it is of this device.
+    /// Reads the refusals in a folder, if they are of this device.
     pub(super) fn kept(home: &Path, device: &DeviceChoice) -> Refusals {
         let sold = serde_json::to_string(device).expect("a choice has only named fields");
         let of = format!("souk {}, {sold}", env!("CARGO_PKG_VERSION"));
@@ -40,13 +42,13 @@ impl Refusals {
         }
     }
 
-    /// What its asks tell.
+    /// Returns the refusals that its asks state.
     pub(super) fn told(&self) -> RefusedNodes {
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.clone()
     }
 
-    /// Keeps one more.
+    /// Adds a refusal.
     pub(super) fn learn(&self, home: &Path, digest: u64) {
         let nodes = self.told().with(digest);
         let file = RefusalFile {

@@ -1,5 +1,5 @@
-//! How much of the machine's memory a provider's caches hold: more while it has some to spare, less
-//! when others want it.
+//! Sets how much of the machine's memory a provider's caches can hold: more while memory is free,
+//! less when other processes need it.
 
 use std::time::Duration;
 
@@ -9,17 +9,17 @@ use souk_memory::allowance::Allowance;
 use super::Provider;
 use crate::device::group::GROUP_BYTES_MAX;
 
-/// How often the machine is looked at.
+/// How often the provider checks the machine's memory.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// What of the machine is left alone: a gibibyte, as for processes that wait for a lease.
+/// Memory that the caches leave free: a gibibyte, as for spare sandboxes.
 const RESERVE_BYTES: u64 = 1 << 30;
 
-/// Content kept in memory: the most, and what one small model takes.
+/// The most and the least content kept in memory; the least suffices for one small model.
 pub(super) const STORE_BYTES_MAX: u64 = 2 << 30;
 const STORE_BYTES_MIN: u64 = 64 << 20;
 
-/// Keeps the limits at what the machine has for them, for ever.
+/// Adjusts the limits to the machine's free memory, for ever.
 pub(super) async fn keep(provider: &Provider) {
     loop {
         if let Some(free) = system::memory_free_bytes() {

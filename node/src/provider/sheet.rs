@@ -1,4 +1,4 @@
-//! A device's measurements, signed by its owner's key and kept until the device or its driver
+//! A device's measurements, signed by its owner's key and stored until the device or its driver
 //! changes.
 
 use std::path::{Path, PathBuf};
@@ -15,13 +15,13 @@ use crate::device::{self, DeviceError};
 use crate::folder::config::{self, ConfigError, DeviceChoice, FORMAT};
 use crate::folder::key::NodeKey;
 
-/// What is signed begins so, lest a signature of something else pass for one of a sheet.
+/// The prefix of the signed bytes, so that no other signature is valid for a sheet.
 const DOMAIN: &[u8] = b"souk device sheet 1\n";
 
-/// Where sheets are kept in the folder of a node.
+/// The folder of sheets within a node's folder.
 const FOLDER: &str = "devices";
 
-/// A sheet as its owner signed it.
+/// A sheet with its owner's signature.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SignedSheet {
     /// [`FORMAT`] of the souk that wrote it.
@@ -30,34 +30,34 @@ pub struct SignedSheet {
     pub sheet: String,
     /// The owner's account, in hexadecimal digits.
     pub account: String,
-    /// Its signature, in hexadecimal digits.
+    /// The owner's signature, in hexadecimal digits.
     pub signature: String,
 }
 
 /// Why there is no sheet.
 #[derive(Debug, thiserror::Error)]
 pub enum SheetError {
-    /// The device was not opened.
+    /// The device could not be opened.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// It failed an operator it has.
+    /// The device failed an operator that it claims to run.
     #[error("the device failed while it was measured: {0}")]
     Work(#[from] WorkError),
-    /// The folder for sheets could not be made.
+    /// The folder for sheets could not be created.
     #[error("cannot make the folder {path}: {source}")]
     Folder {
-        /// The folder.
+        /// The folder for sheets.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The sheet could not be kept.
+    /// The sheet could not be stored.
     #[error(transparent)]
     Kept(#[from] ConfigError),
 }
 
 impl SignedSheet {
-    /// Signs a sheet.
+    /// Signs a sheet with the owner's key.
     #[must_use]
     pub fn new(sheet: &Sheet, key: &NodeKey) -> Self {
         let sheet = serde_json::to_string(sheet).expect("a sheet has only named fields");
@@ -70,7 +70,7 @@ impl SignedSheet {
         }
     }
 
-    /// The sheet, if whoever is named signed exactly this.
+    /// Returns the sheet, if the signature of the account it names is valid.
     #[must_use]
     pub fn verified(&self) -> Option<Sheet> {
         let mut account = [0; 32];
@@ -88,8 +88,8 @@ fn message(sheet: &str) -> Vec<u8> {
     [DOMAIN, sheet.as_bytes()].concat()
 }
 
-/// The sheet of a device: the one kept in `folder` if it is of this device and driver, of this key
-/// and at least as thorough; else it is measured now and kept.
+/// Returns the sheet of a device: the one in `folder` if it is of this device and driver, of this
+/// key and at least as thorough; otherwise measures the device now and stores the sheet.
 pub fn of(
     folder: &Path,
     key: &NodeKey,
@@ -121,7 +121,7 @@ pub fn of(
     Ok((sheet, signed))
 }
 
-/// The sheet kept in `folder` of the device and driver with this name, whoever signed it.
+/// Returns the sheet in `folder` of the device and driver with this name, whatever its signer.
 #[must_use]
 pub fn kept(folder: &Path, name: &str) -> Option<(Sheet, SignedSheet)> {
     let signed: SignedSheet = config::read(&path(folder, name)).ok()?;

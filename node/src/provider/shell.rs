@@ -1,9 +1,9 @@
-//! The one task of a provider: it takes in what happens, has the core decide, and carries out what
-//! follows.
+//! The one task of a provider: it receives events, lets the core decide, and carries out the
+//! effects.
 //!
-//! Nothing else is awaited here. What takes time is an effect of its own, whose answer comes back
-//! as an event; what is said on one stream, and what is put down, keeps its order in a queue of its
-//! own.
+//! The task awaits nothing else. Work that takes time is a separate effect whose answer returns as
+//! an event; the messages of one stream, and the facts of the journal, keep their order in their
+//! own queues.
 
 mod effects;
 mod outcomes;
@@ -35,17 +35,17 @@ use crate::protocols::lease::LeaseReport;
 use outcomes::EffectOutcome;
 pub(super) use streams::{Frame, Incoming};
 
-/// What peers said and the core has not heard yet. Who reads a stream waits for a place, which
-/// holds up that peer and nobody else.
+/// Messages of peers that can wait for the core. A task that reads a stream waits for a place,
+/// which slows that peer and no other.
 pub(super) const INBOX: usize = 4_096;
 
 /// Transfers of content at a time.
 const TRANSFERS_MAX: usize = 256;
 
-/// What is shown of the work of so many leases is kept for buyers that come back.
+/// The provider keeps the reports of this many leases for buyers that come back.
 const SHOWN_MAX: usize = 256;
 
-/// What the owner says to a provider that runs.
+/// The owner's signals to a running provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signal {
     Stop,
@@ -58,29 +58,29 @@ pub(super) struct Shell {
     core: ProviderCore,
     clock: CoreClock,
     inbox: mpsc::Receiver<Incoming>,
-    /// Answers that are there already.
+    /// Answers that are available already.
     ready: VecDeque<Event>,
-    /// Streams that are open.
+    /// The open streams.
     peers: BTreeMap<StreamId, mpsc::Sender<Frame>>,
     jobs: BTreeMap<LeaseId, Job>,
     shown: BTreeMap<LeaseId, LeaseReport>,
     effects: JoinSet<(Ticket, EffectOutcome)>,
     handles: BTreeMap<Ticket, AbortHandle>,
     transfers: Arc<Semaphore>,
-    /// What came along with words.
+    /// Contents that arrived inline with messages.
     along: CameAlong<StreamId>,
-    /// Outputs that buyers want and that were not told yet: they go along.
+    /// Outputs for buyers that no message has named yet: they will go inline.
     for_buyers: BTreeSet<ContentId>,
     journal: JournalWriter,
-    /// The figures that the core was last told, and the speed that they are of.
+    /// The figures that the core last received, and the speed behind them.
     speed: (Resources, Speed),
     status: watch::Sender<ProviderStatus>,
     is_over: bool,
 }
 
 impl Shell {
-    /// A provider that goes on from its past; leases at work have this much patience once it is to
-    /// stop.
+    /// Creates a provider that continues from its past; once it must stop, running leases have
+    /// `patience` to finish.
     pub(super) fn new(
         provider: Arc<Provider>,
         inbox: mpsc::Receiver<Incoming>,
@@ -131,10 +131,11 @@ impl Shell {
         (shell, told)
     }
 
-    /// Goes on until the core has stopped.
+    /// Runs until the core has stopped.
     ///
     /// # Errors
-    /// When nothing can be put down any more. What was is where its next life goes on.
+    /// If the journal can no longer be written. The provider's next run continues from its last
+    /// fact.
     pub(super) async fn run(
         mut self,
         mut signals: mpsc::Receiver<Signal>,
@@ -156,7 +157,7 @@ impl Shell {
         Ok(())
     }
 
-    /// Waits for something to happen.
+    /// Waits for the next event.
     async fn next<T>(
         &mut self,
         signals: &mut mpsc::Receiver<Signal>,
@@ -172,9 +173,9 @@ impl Shell {
                             let answer = self.take(outcome);
                             return Ok(Event::Answer { ticket, answer });
                         }
-                        // One that was stopped is answered no more.
+                        // A cancelled effect needs no answer.
                         Err(error) if error.is_cancelled() => {}
-                        // Its lease ends when its time is over.
+                        // The lease of the effect ends at its deadline.
                         Err(error) => tracing::error!(%error, "an effect came to grief"),
                     }
                 }
@@ -206,7 +207,7 @@ impl Shell {
         }
     }
 
-    /// Begins an effect whose answer takes time.
+    /// Begins an effect that takes time to answer.
     fn spawn(
         &mut self,
         ticket: Ticket,
@@ -216,7 +217,7 @@ impl Shell {
         self.handles.insert(ticket, begun);
     }
 
-    /// An answer that is there at once.
+    /// Answers an effect at once.
     fn answer(&mut self, ticket: Ticket, answer: Answer) {
         self.ready.push_back(Event::Answer { ticket, answer });
     }
@@ -227,7 +228,7 @@ impl Shell {
         }
     }
 
-    /// The figures that are due have changed enough to be told.
+    /// Updates the figures if they have changed enough.
     fn look_at_speed(&mut self) {
         let known = self.provider.known_times();
         if !self.provider.pace.has_changed(known) {
@@ -236,13 +237,13 @@ impl Shell {
         self.state(self.provider.pace.due(known));
     }
 
-    /// The device refuses a node that this is the digest of: its asks say so from now on.
+    /// Notes that the device refuses the node with this digest; its asks state so from now on.
     fn on_refused(&mut self, digest: u64) {
         self.provider.refusals.learn(&self.provider.home, digest);
         self.state(self.speed.1);
     }
 
-    /// Has the device sold as it is known now, and at this speed.
+    /// Advertises the device as it is known now, at this speed.
     fn state(&mut self, speed: Speed) {
         let resources = speed.of(&self.provider.peak());
         if resources != self.speed.0 {

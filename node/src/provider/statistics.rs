@@ -1,9 +1,9 @@
-//! What a provider's devices have done in all: kept in its folder over restarts, and begun anew
-//! when its owner says so, whether it runs or not.
+//! The lifetime statistics of a provider's devices: its folder keeps them over restarts, and the
+//! owner can reset them at any time.
 //!
-//! The file is the one copy: whoever changes it holds a lock, so that an owner who begins it anew
-//! and a provider that has just done a lease lose nothing of each other's. A file that is damaged
-//! is begun anew, with a warning; nothing is owed by what stands in it.
+//! The file is the only copy, and each writer holds a lock: an owner's reset and a lease that has
+//! just finished lose nothing of each other's. A damaged file is reset with a warning, because no
+//! debt depends on it.
 
 use std::fs::File;
 use std::path::Path;
@@ -17,31 +17,32 @@ use crate::folder::config::{self, ConfigError, FORMAT};
 /// The name of the file in a provider's folder.
 const STATISTICS_FILE: &str = "statistics.json";
 
-/// Held by whoever changes the file.
+/// The lock that each writer of the file holds.
 const LOCK_FILE: &str = "statistics.lock";
 
-/// Devices that are told apart: what a provider sells over the years. Others are not counted.
+/// Devices that are counted separately: those that a provider sells over the years. Others are not
+/// counted.
 const DEVICES_MAX: usize = 64;
 
-/// What was done since a moment.
+/// The work done since a moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
     /// [`FORMAT`] of the souk that wrote it.
     format: u32,
-    /// Since when, in milliseconds since 1970.
+    /// The start of the count, in milliseconds since 1970.
     pub since_ms: u64,
-    /// Leases whose work was done.
+    /// The number of finished leases.
     pub leases: u64,
-    /// Bytes that came over the network for them.
+    /// Bytes received over the network for them.
     pub received_bytes: u64,
-    /// Bytes of tensors that they made.
+    /// Bytes of tensors that they produced.
     pub made_bytes: u64,
-    /// The sum of their reports. Its makespan is that of all leases, one after the other.
+    /// The sum of their reports. Its makespan is the sum of all leases' makespans.
     pub report: Report,
 }
 
 impl Statistics {
-    /// Nothing done since now.
+    /// Returns empty statistics that start now.
     pub(super) fn new(now_ms: u64) -> Statistics {
         Statistics {
             format: FORMAT,
@@ -53,10 +54,10 @@ impl Statistics {
         }
     }
 
-    /// What a provider did; none where nothing was counted yet.
+    /// Reads a provider's statistics; returns none if nothing was counted yet.
     ///
     /// # Errors
-    /// When the file is damaged or cannot be read.
+    /// If the file is damaged or cannot be read.
     pub fn read(home: &Path) -> Result<Option<Statistics>, ConfigError> {
         match config::read(&home.join(STATISTICS_FILE)) {
             Ok(statistics) => Ok(Some(statistics)),
@@ -65,19 +66,19 @@ impl Statistics {
         }
     }
 
-    /// Begins anew; says what was counted until now.
+    /// Resets the statistics and returns the count until now.
     ///
     /// # Errors
-    /// When the folder cannot be written.
+    /// If the folder cannot be written.
     pub fn reset(home: &Path, now_ms: u64) -> Result<Option<Statistics>, ConfigError> {
         let _lock = lock(home)?;
-        // What cannot be read is what is to go.
+        // A file that cannot be read is replaced too.
         let before = Statistics::read(home).unwrap_or_default();
         config::write(&home.join(STATISTICS_FILE), &Statistics::new(now_ms))?;
         Ok(before)
     }
 
-    /// Counts the work of a lease.
+    /// Adds the work of a lease.
     fn count(home: &Path, now_ms: u64, done: &DoneLease) -> Result<(), ConfigError> {
         let _lock = lock(home)?;
         let kept = Statistics::read(home).unwrap_or_else(|error| {
@@ -97,15 +98,15 @@ impl Statistics {
     }
 }
 
-/// What is counted of a lease.
+/// The statistics of one lease.
 pub(super) struct DoneLease {
     pub(super) received_bytes: u64,
     pub(super) made_bytes: u64,
     pub(super) report: Report,
 }
 
-/// Counts the work of a lease on a thread that may wait for the disk; nobody waits for it. What is
-/// not counted is no loss to the lease.
+/// Adds the work of a lease on a thread that may wait for the disk; the caller does not wait. A
+/// failure does not affect the lease.
 pub(super) fn count_aside(home: &Path, done: DoneLease) {
     let home = home.to_owned();
     tokio::task::spawn_blocking(move || {
@@ -115,7 +116,7 @@ pub(super) fn count_aside(home: &Path, done: DoneLease) {
     });
 }
 
-/// Waits for whoever else changes the file: for as long as writing it takes.
+/// Waits for the lock, which other writers hold only for a short write.
 fn lock(home: &Path) -> Result<File, ConfigError> {
     let path = home.join(LOCK_FILE);
     let opened = File::options()

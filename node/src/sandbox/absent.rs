@@ -1,4 +1,5 @@
-//! Sandboxes where there are none: no value of these types exists, and starting one says why.
+//! Sandboxes on a system without them: no value of these types exists, and starting one returns the
+//! reason.
 
 use std::io;
 use std::sync::Arc;
@@ -13,16 +14,16 @@ use crate::device::graph_operators::GraphOperators;
 use crate::device::graph_work::GraphWork;
 use crate::folder::config::Fault;
 
-/// A running sandbox, of which there is none.
+/// A running sandbox; none can exist here.
 #[derive(Debug)]
 pub enum Sandbox {}
 
-/// A provider's sandboxes, which cannot be.
+/// A provider's sandboxes; none can exist here.
 #[derive(Clone, Debug)]
 pub enum SandboxPool {}
 
 impl Sandbox {
-    /// Refuses: the rules are those of another system.
+    /// Refuses, because the walls need another system.
     ///
     /// # Errors
     /// [`SandboxFault::NotHere`], always.
@@ -32,50 +33,50 @@ impl Sandbox {
         })
     }
 
-    /// What keeps the work in.
+    /// Returns the walls around the job.
     #[must_use]
     pub fn policy(&self) -> &SandboxPolicy {
         match *self {}
     }
 
-    /// What its devices are called together in reports.
+    /// Returns the common name of its devices in reports.
     #[must_use]
     pub fn label(&self) -> &str {
         match *self {}
     }
 
-    /// What its devices are.
+    /// Returns the profiles of its devices.
     ///
     /// # Errors
-    /// None: there is no sandbox to ask.
+    /// None: no sandbox exists.
     pub fn profiles(&self) -> Result<Vec<Profile>, SandboxFault> {
         match *self {}
     }
 
-    /// The process, while it is not known to have ended.
+    /// Returns the id of the process, while it is not known to have ended.
     #[must_use]
     pub fn process_id(&self) -> Option<u32> {
         match *self {}
     }
 
-    /// Requests of a stream that keep its devices at work.
+    /// Returns how many requests of a stream keep its devices busy.
     #[must_use]
     pub fn stream_ahead(&self) -> usize {
         match *self {}
     }
 
-    /// Has the sandbox count so many times as much as others.
+    /// Sets the sandbox's weight, relative to others.
     ///
     /// # Errors
-    /// None: there is no sandbox to ask.
+    /// None: no sandbox exists.
     pub fn weigh(&self, _times: f64) -> io::Result<()> {
         match *self {}
     }
 
-    /// Lets the sandbox's threads compute for no longer than this in sum.
+    /// Limits the CPU time of the sandbox's threads in sum.
     ///
     /// # Errors
-    /// None: there is no sandbox to ask.
+    /// None: no sandbox exists.
     pub fn limit_cpu(&self, _time: Duration) -> io::Result<()> {
         match *self {}
     }
@@ -85,15 +86,15 @@ impl Sandbox {
         match *self {}
     }
 
-    /// How the process ended.
+    /// Returns how the process ended.
     pub async fn fault(&self) -> SandboxFault {
         match *self {}
     }
 
-    /// The operators of a model.
+    /// Returns the operators of a model.
     ///
     /// # Errors
-    /// None: there is no sandbox to ask.
+    /// None: no sandbox exists.
     pub(crate) async fn inspect(
         &self,
         _store: &Arc<Store>,
@@ -104,10 +105,10 @@ impl Sandbox {
         match *self {}
     }
 
-    /// Gives the sandbox a model and its weights.
+    /// Sends the sandbox a model and its weights to prepare.
     ///
     /// # Errors
-    /// None: there is no sandbox to ask.
+    /// None: no sandbox exists.
     pub async fn prepare(
         &self,
         _store: &Arc<Store>,
@@ -121,7 +122,7 @@ impl Sandbox {
     /// Runs a part.
     ///
     /// # Errors
-    /// None: there is no sandbox to ask.
+    /// None: no sandbox exists.
     pub(crate) async fn run(
         &self,
         _run: SandboxRun,
@@ -131,33 +132,33 @@ impl Sandbox {
 }
 
 impl SandboxPool {
-    /// The sandboxes after a first one, which cannot be.
+    /// Returns a pool with a first sandbox, which cannot exist.
     #[must_use]
     pub fn new(_recipe: Recipe, first: Sandbox) -> SandboxPool {
         match first {}
     }
 
-    /// What is shared with them.
+    /// Returns the content shared with all of them.
     #[must_use]
     pub fn shared(&self) -> &() {
         match *self {}
     }
 
-    /// How many there are.
+    /// Returns the number of sandboxes.
     #[must_use]
     pub fn counts(&self) -> super::SandboxCounts {
         match *self {}
     }
 
-    /// Lets none wait for a lease any more.
+    /// Ends the spare sandboxes, and keeps none from now on.
     pub fn retire(&self) {
         match *self {}
     }
 
-    /// A sandbox for a lease.
+    /// Returns a sandbox for a lease.
     ///
     /// # Errors
-    /// None: there is nothing to take one from.
+    /// None: no pool exists.
     pub async fn take(&self) -> Result<Sandbox, SandboxFault> {
         match *self {}
     }

@@ -1,7 +1,8 @@
 //! The channel between a provider and a sandbox: frames both ways, with shared memory alongside.
 //!
-//! A frame is its length, the number of pieces of shared memory that come with it, and the message.
-//! A sandbox is not trusted: what it says is bounded, and memory is taken as bytes arrive.
+//! A frame consists of its length, the number of pieces of shared memory that come with it, and the
+//! message. The provider does not trust the sandbox: it bounds each message, and allocates memory
+//! only as bytes arrive.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -23,40 +24,40 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use crate::folder::limits::OUTPUTS_MIB;
 use crate::sandbox::messages::{SandboxAnswer, SandboxOrder};
 
-/// Bytes of a frame's head: two numbers of 32 bits.
+/// Bytes of a frame's header: two numbers of 32 bits.
 const HEAD_BYTES: usize = 8;
 
-/// The longest message of a sandbox: reports and timelines; tensors come after it.
+/// The longest message of a sandbox: reports and timelines; tensors follow it.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 
-/// The largest output of a run: all that one lease may make, unless its owner says otherwise.
+/// The largest output of a run: the default limit of one lease's outputs.
 const OUTPUT_BYTES_MAX: u64 = OUTPUTS_MIB << 20;
 
-/// Memory is taken in such steps as bytes arrive.
+/// Memory is allocated in steps of this size as bytes arrive.
 const STEP_BYTES: usize = 1 << 20;
 
-/// Room for the descriptors of a message, with the kernel's own words.
+/// Space for the descriptors of a message, with the kernel's headers.
 const ANCILLARY_BYTES: usize = 1024;
 
-/// A provider's end, where it says what to do.
+/// The provider's end for orders.
 #[derive(Debug)]
 pub(super) struct Orders {
     stream: OwnedWriteHalf,
 }
 
-/// A provider's end, where it hears what came of it.
+/// The provider's end for answers.
 #[derive(Debug)]
 pub(super) struct Answers {
     stream: OwnedReadHalf,
 }
 
-/// A sandbox's end.
+/// The sandbox's end.
 #[derive(Debug)]
 pub(super) struct FarEnd {
     stream: Blocking,
 }
 
-/// A channel, and the end that the sandbox is started with.
+/// Creates a channel, with the end that the sandbox starts with.
 pub(super) fn pair() -> io::Result<(Orders, Answers, OwnedFd)> {
     let (near, far) = Blocking::pair()?;
     near.set_nonblocking(true)?;
@@ -66,7 +67,7 @@ pub(super) fn pair() -> io::Result<(Orders, Answers, OwnedFd)> {
 }
 
 impl Orders {
-    /// Sends an order, and shared memory with it.
+    /// Sends an order with its shared memory.
     pub(super) async fn send(
         &mut self,
         order: &SandboxOrder,
@@ -96,7 +97,8 @@ impl Orders {
 }
 
 impl Answers {
-    /// The sandbox's next word. [`io::ErrorKind::TimedOut`] if it says nothing for so long.
+    /// Receives the sandbox's next message. Returns [`io::ErrorKind::TimedOut`] if the sandbox is
+    /// silent for that long.
     pub(super) async fn receive(&mut self, silence: Duration) -> io::Result<SandboxAnswer> {
         let head = self.receive_bytes(HEAD_BYTES as u64, silence).await?;
         let length = u32::from_le_bytes(head[..4].try_into().expect("a head has eight bytes"));
@@ -107,7 +109,7 @@ impl Answers {
         postcard::from_bytes(&message).map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
-    /// So many bytes.
+    /// Receives this number of bytes.
     pub(super) async fn receive_bytes(
         &mut self,
         length: u64,
@@ -136,13 +138,13 @@ impl FarEnd {
         FarEnd { stream }
     }
 
-    /// Another handle of the same end.
+    /// Duplicates the handle of this end.
     pub(super) fn again(&self) -> io::Result<FarEnd> {
         let stream = self.stream.try_clone()?;
         Ok(FarEnd { stream })
     }
 
-    /// The provider's next word, with the shared memory that comes with it.
+    /// Receives the provider's next order, with its shared memory.
     pub(super) fn receive(&mut self) -> io::Result<(SandboxOrder, Vec<SealedMemory>)> {
         let (mut head, mut filled, mut files) = ([0; HEAD_BYTES], 0, Vec::new());
         while filled < HEAD_BYTES {
@@ -169,7 +171,7 @@ impl FarEnd {
         Ok((order, sealed.collect::<io::Result<_>>()?))
     }
 
-    /// Says something, and sends blobs after it.
+    /// Sends an answer, and then its blobs.
     pub(super) fn send(&mut self, answer: &SandboxAnswer, blobs: &[Bytes]) -> io::Result<()> {
         let message = encode(answer)?;
         self.stream.write_all(&head(message.len(), 0)?)?;

@@ -1,10 +1,9 @@
-//! What keeps a job in: limits, a list of system calls, no files, no network.
+//! The walls around a job: limits, a list of system calls, no files, no network.
 //!
-//! Each rule is put up where the kernel has it, and what could not be put up is told with the
-//! reason. Then a sandbox tries to get out: what it says of itself is what it tried, not what it
-//! meant. A GPU's driver needs more files and system calls, so a sandbox with one reads what a
-//! system is made of and has a longer list; of `/dev` it has the device nodes of processors alone,
-//! and no socket of any kind.
+//! The sandbox puts up each wall that the kernel supports and reports the reason for each one that
+//! is missing. Then it tries to get out: its report shows attempts, not intentions. A GPU's driver
+//! needs more files and system calls, so a sandbox with one can read the system's files and has a
+//! longer list. Of `/dev` it can open only the device nodes of processors, and it has no sockets.
 
 mod calls;
 
@@ -33,29 +32,29 @@ use calls::{
     ALLOWED, ALLOWED_TO_DRIVERS, DRIVER_CONTROLS, DRIVER_FILE_CONTROLS, FILE_CONTROLS, PR_SET_NAME,
 };
 
-/// Memory of the process itself beside what a job may use: stacks, the allocator, the program.
+/// Memory of the process itself, beyond the job's: stacks, the allocator, the program.
 const OWN_BYTES: u64 = 256 << 20;
 
-/// Descriptors: the channel, standard error and memory on its way in.
+/// File descriptors: the channel, standard error and incoming shared memory.
 const FILES_MAX: u64 = 256;
 
-/// A driver opens many.
+/// File descriptors of a sandbox with a driver, which opens many.
 const DRIVER_FILES_MAX: u64 = 4096;
 
-/// What a driver may share with its device beyond what a job may use, in one piece.
+/// Memory that a driver can share with its device beyond the job's, in one piece.
 const DRIVER_SHARED_BYTES: u64 = 1 << 30;
 
-/// Threads of one process share these flags; what is started without is another process.
+/// The threads of a process share these flags; `clone` without them starts another process.
 const CLONE_THREAD: u64 = 0x0001_0000;
 
-/// A mapping that may be executed.
+/// A mapping that can be executed.
 const PROT_EXEC: u64 = 4;
 
-/// Bits of a mapping's flags: others see it; no file is behind it.
+/// Flags of a mapping: other processes share it; no file backs it.
 const SHARED_ANONYMOUS: u64 = 0x21;
 const ANONYMOUS: u64 = 0x20;
 
-/// What a system is made of, which drivers read: libraries, their settings, what devices there are.
+/// The parts of a system that drivers read: libraries, their settings, the list of devices.
 const READ_BY_DRIVERS: [&str; 33] = [
     "/usr",
     "/lib",
@@ -92,11 +91,11 @@ const READ_BY_DRIVERS: [&str; 33] = [
     "/etc/vulkan_implicit_layers.d",
 ];
 
-/// Where drivers talk to their devices.
+/// The folder in which drivers open their devices.
 const DEVICES: &str = "/dev";
 
-/// How the names of device nodes begin that drivers of processors open. Everything else under
-/// `/dev` stays closed: memory shared between processes, disks, terminals, virtual machines.
+/// Prefixes of the device nodes that drivers of processors open. Everything else under `/dev` stays
+/// closed: memory shared between processes, disks, terminals, virtual machines.
 const DEVICE_NODES: [&str; 29] = [
     // NVIDIA: cards, control, unified memory, capabilities of partitions; Tegra.
     "nvidia",
@@ -127,7 +126,7 @@ const DEVICE_NODES: [&str; 29] = [
     "xclmgmt",
     "apex_",
     "dxg",
-    // What every program may have.
+    // Nodes that any program may open.
     "full",
     "null",
     "random",
@@ -135,10 +134,10 @@ const DEVICE_NODES: [&str; 29] = [
     "zero",
 ];
 
-/// Where a driver names its threads: CUDA's does not start without.
+/// Where a driver names its threads: CUDA's driver does not start without it.
 const OWN_THREADS: &str = "/proc/self/task";
 
-/// By what a driver is told of more folders.
+/// Environment variables that name more folders for a driver.
 const TELLING_PATHS: [&str; 5] = [
     "VK_DRIVER_FILES",
     "VK_ICD_FILENAMES",
@@ -147,21 +146,21 @@ const TELLING_PATHS: [&str; 5] = [
     "OCL_ICD_VENDORS",
 ];
 
-/// What a sandbox computes on.
+/// The processor that a sandbox computes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Confinement {
-    /// The CPU alone, which needs nothing of the machine.
+    /// The CPU alone, which needs nothing else of the machine.
     Processor,
-    /// A device with a driver, which needs files and system calls of its own.
+    /// A device with a driver, which needs its own files and system calls.
     Driver,
 }
 
 impl SandboxPolicy {
-    /// Puts up everything there is for this process and the threads it will start. Called before
-    /// it has any.
+    /// Puts up every wall for this process and the threads that it will start. You must call it
+    /// while the process has a single thread.
     #[must_use]
     ///
-    /// Drivers read what lies beside `library`, too.
+    /// Drivers can also read the folder of `library`.
     pub fn enforce(
         confinement: Confinement,
         memory_bytes: u64,
@@ -170,7 +169,7 @@ impl SandboxPolicy {
         let mut policy = SandboxPolicy::default();
         policy.wall("a process of its own", Ok(()));
         policy.wall("one thread, and it under the rules", alone());
-        // Anybody may ask to be the first whom the kernel ends when memory runs out.
+        // Any process may volunteer to be the first that the kernel kills when memory runs out.
         let first_to_go = fs::write("/proc/self/oom_score_adj", "1000");
         policy.note("the first to go when memory runs out", told(first_to_go));
         policy.wall(
@@ -202,13 +201,13 @@ impl SandboxPolicy {
         policy
     }
 
-    /// Tries what a job must not do.
+    /// Tries each thing that a job must not do.
     fn try_to_leave(&mut self, confinement: Confinement) {
         let kept_in = |tried: bool| match tried {
             true => Err("it was tried and succeeded".to_owned()),
             false => Ok(()),
         };
-        // What a driver may read too is the system's; the provider's own folder is not.
+        // A driver can read the system's files, but not the provider's folder.
         let file = match confinement {
             Confinement::Processor => "/proc/self/status",
             Confinement::Driver => "/etc/passwd",
@@ -226,11 +225,11 @@ impl SandboxPolicy {
     }
 }
 
-/// Whether this thread is the process's only one. Rules are a thread's and those it starts: another
-/// one would stand outside.
+/// Checks that this thread is the process's only one. A rule applies to a thread and those that it
+/// starts, so another thread would stay outside.
 ///
 /// # Errors
-/// How many others there are.
+/// If there are others; the message says how many.
 pub fn alone() -> Result<(), String> {
     let threads = fs::read_dir("/proc/self/task").map_err(|error| error.to_string())?;
     match threads.count() {
@@ -243,7 +242,7 @@ fn told<T, E: fmt::Display>(done: Result<T, E>) -> Result<(), String> {
     done.map(|_| ()).map_err(|error| error.to_string())
 }
 
-/// Gives up every capability. A superuser's process without them reads and ends no other one.
+/// Drops every capability. Without them even a superuser's process cannot read or kill another one.
 fn drop_capabilities() -> Result<(), String> {
     let none = CapabilitySet::empty();
     let sets = CapabilitySets {
@@ -254,7 +253,7 @@ fn drop_capabilities() -> Result<(), String> {
     told(set_capabilities(None, sets))
 }
 
-/// The superuser owns most files of a system, whatever capabilities the process has.
+/// Checks that the user is not the superuser, who owns most files whatever the capabilities.
 fn is_no_superuser() -> Result<(), String> {
     match rustix::process::geteuid().is_root() {
         true => Err("the provider runs as root: give it a user of its own".to_owned()),
@@ -262,7 +261,7 @@ fn is_no_superuser() -> Result<(), String> {
     }
 }
 
-/// Limits that the kernel holds a process to.
+/// Sets the kernel's limits for this process.
 fn limit(confinement: Confinement, memory_bytes: u64) -> Result<(), String> {
     let at_most = |resource, most: u64| {
         let limit = Rlimit {
@@ -278,9 +277,9 @@ fn limit(confinement: Confinement, memory_bytes: u64) -> Result<(), String> {
             at_most(Resource::Nofile, FILES_MAX)?;
             at_most(Resource::Data, memory_bytes.saturating_add(OWN_BYTES))
         }
-        // A driver maps the device's memory as its own: what that comes to says nothing of the
-        // job, so the device's own limit has to do. Memory that it shares with its device is a
-        // file without a name.
+        // A driver maps the device's memory as its own, so the size of the mappings says nothing
+        // about the job, and the device's own limit must do. Memory that the driver shares with its
+        // device is an unnamed file.
         Confinement::Driver => {
             at_most(
                 Resource::Fsize,
@@ -291,17 +290,17 @@ fn limit(confinement: Confinement, memory_bytes: u64) -> Result<(), String> {
     }
 }
 
-/// No file, no port, no process outside: Landlock with rules that allow nothing.
+/// Closes all files, ports and outside processes: Landlock with rules that allow nothing.
 fn shut() -> Result<(), String> {
     shut_but(&[], &[])
 }
 
-/// The same but for what a driver reads, and the devices.
+/// Closes all but the files that a driver reads, and the devices.
 fn shut_but_for_drivers(library: Option<&Path>) -> Result<(), String> {
     let mut read: Vec<PathBuf> = READ_BY_DRIVERS.iter().map(PathBuf::from).collect();
     read.extend(library.and_then(Path::parent).map(Path::to_owned));
     for told in TELLING_PATHS.iter().filter_map(env::var_os) {
-        // A driver's file stands for the folder that its library lies in.
+        // The file of a driver stands for the folder of its library.
         read.extend(
             env::split_paths(&told).flat_map(|path| match path.is_dir() {
                 true => Some(path),
@@ -313,7 +312,7 @@ fn shut_but_for_drivers(library: Option<&Path>) -> Result<(), String> {
     shut_but(&read, &device_nodes())
 }
 
-/// The device nodes of this machine that drivers of processors open.
+/// Returns the device nodes of this machine that drivers of processors open.
 fn device_nodes() -> Vec<PathBuf> {
     let entries = fs::read_dir(DEVICES).into_iter().flatten().flatten();
     let is_for_drivers = |name: &str| DEVICE_NODES.iter().any(|begin| name.starts_with(begin));
@@ -323,7 +322,7 @@ fn device_nodes() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Shuts all files but those of `read`, and those of `used`, which are written too.
+/// Closes all files but those of `read`, and those of `used`, which can be written too.
 fn shut_but(read: &[PathBuf], used: &[PathBuf]) -> Result<(), String> {
     let abi = ABI::V6;
     let named = (!used.is_empty()).then_some(OWN_THREADS);
@@ -348,7 +347,7 @@ fn shut_but(read: &[PathBuf], used: &[PathBuf]) -> Result<(), String> {
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Every system call is refused but those of the list.
+/// Refuses every system call that is not in the list.
 fn allow_listed() -> Result<(), String> {
     let mut rules = listed_calls()?;
     let runs_nothing = one_rule(2, SeccompCmpOp::MaskedEq(PROT_EXEC), 0)?;
@@ -360,7 +359,7 @@ fn allow_listed() -> Result<(), String> {
     install_list(rules)
 }
 
-/// The same with what drivers need. What they compile they may run.
+/// Does the same, but allows the calls that drivers need. A driver can run code that it compiled.
 fn allow_listed_to_drivers() -> Result<(), String> {
     let mut rules = listed_calls()?;
     rules.extend(ALLOWED_TO_DRIVERS.map(|call| (call, Vec::new())));
@@ -373,21 +372,21 @@ fn allow_listed_to_drivers() -> Result<(), String> {
     install_list(rules)
 }
 
-/// What every sandbox may call, with the arguments that count.
+/// Returns the calls that every sandbox may make, with the arguments that matter.
 fn listed_calls() -> Result<Rules, String> {
     let mut rules: Rules = ALLOWED.map(|call| (call, Vec::new())).into();
     let own = u64::from(std::process::id());
-    // A process of its own would outlive the lease.
+    // A separate process would outlive the lease.
     let thread = one_rule(0, SeccompCmpOp::MaskedEq(CLONE_THREAD), CLONE_THREAD)?;
     rules.insert(libc::SYS_clone, vec![thread]);
-    // An abort is a signal to oneself.
+    // An abort is a signal to the process itself.
     rules.insert(libc::SYS_tgkill, any_of(0, &[own])?);
     #[cfg(target_arch = "x86_64")]
     rules.insert(libc::SYS_poll, Vec::new());
     Ok(rules)
 }
 
-/// Rules that an argument meets if it is one of the values.
+/// Returns rules that match if an argument is one of the values.
 fn any_of(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, String> {
     let rules = values
         .iter()
@@ -396,21 +395,22 @@ fn any_of(argument: u8, values: &[u64]) -> Result<Vec<SeccompRule>, String> {
 }
 
 fn install_list(rules: Rules) -> Result<(), String> {
-    // First, since the list refuses to add to the filters.
+    // This comes first, because the list forbids further filters.
     without_clone3()?;
     let refused = SeccompAction::Errno(libc::EPERM as u32);
     install(rules, refused, SeccompAction::Allow)
 }
 
-/// Its flags lie in memory where a filter cannot read them; the C library falls back on `clone`.
+/// Disables `clone3`, whose flags lie in memory where a filter cannot read them; the C library
+/// falls back on `clone`.
 fn without_clone3() -> Result<(), String> {
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
     let clone3 = Rules::from([(libc::SYS_clone3, Vec::new())]);
     install(clone3, SeccompAction::Allow, unknown)
 }
 
-/// Mappings that run nothing: of files, which come from the provider, and of memory that counts as
-/// this process's own. What is shared and has no file behind it counts as nobody's.
+/// Returns rules for mappings that are not executable: of the provider's files, and of the
+/// process's private memory. A shared mapping without a file has no owner, so the rules exclude it.
 fn mappings() -> Result<Vec<SeccompRule>, String> {
     let of_file = condition(3, SeccompCmpOp::MaskedEq(ANONYMOUS), 0)?;
     let own = condition(3, SeccompCmpOp::MaskedEq(SHARED_ANONYMOUS), ANONYMOUS)?;

@@ -1,4 +1,4 @@
-//! How a sandbox failed its lease, in words for its buyer.
+//! The ways in which a sandbox can fail its lease, in words for the buyer.
 
 use std::io;
 #[cfg(target_os = "linux")]
@@ -10,11 +10,11 @@ use souk_memory::StoreError;
 
 use super::{MissingRule, SILENCE_MAX};
 
-/// What a program of Rust prints when it is refused memory.
+/// The message of a Rust program that cannot allocate memory.
 #[cfg(target_os = "linux")]
 const NO_MEMORY: &str = "memory allocation of";
 
-/// Signals by number, as the kernel numbers them on every machine we run on.
+/// Signals by number, as the kernel numbers them on every machine that souk supports.
 #[cfg(target_os = "linux")]
 const SIGNALS: [(i32, &str); 8] = [
     (4, "SIGILL"),
@@ -30,72 +30,72 @@ const SIGNALS: [(i32, &str); 8] = [
 /// Why a sandbox did not do its work.
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxFault {
-    /// A wall around jobs does not stand, and nobody said that it need not.
+    /// A wall around jobs is missing, and the configuration does not permit that.
     #[error(
         "on this system jobs are not kept in as they should be, {0} is missing: write isolation = \
          \"partial\" in provider.toml to sell behind the walls that there are, to buyers you trust"
     )]
     Wall(MissingRule),
-    /// This system has no rules to put around it.
+    /// This system has no sandboxes.
     #[error(
         "jobs are kept in processes of their own on Linux alone, and this is {system}: write \
          isolation = \"none\" in provider.toml to run them in the provider's own process, for \
          buyers you trust"
     )]
     NotHere {
-        /// What it is.
+        /// The name of the system.
         system: &'static str,
     },
-    /// It was not started.
+    /// The process could not be started.
     #[error("the job's process was not started: {0}")]
     Start(io::Error),
-    /// Its device does not open.
+    /// The device does not open.
     #[error("its device does not open: {0}")]
     Device(String),
     /// The device refuses the work, or failed in it. The sandbox lives.
     #[error("{0}")]
     Refused(String),
-    /// The device refuses the node of this digest, with its words. The sandbox lives.
+    /// The device refuses the node with this digest, with its words. The sandbox lives.
     #[error("{1}")]
     RefusedNode(u64, String),
-    /// The inputs are none that any device can work with. The sandbox lives.
+    /// The inputs are invalid for any device. The sandbox lives.
     #[error("{0}")]
     BadInput(String),
-    /// Its process ended.
+    /// The process ended.
     #[error("the job's process ended: {0}")]
     Ended(String),
-    /// It wanted more memory than it may have.
+    /// The process needed more memory than it may have.
     #[error("the job wanted more memory than the {limit_bytes} bytes it may have")]
     OutOfMemory {
-        /// What it may have.
+        /// The limit, in bytes.
         limit_bytes: u64,
     },
-    /// It gave more than a lease may make.
+    /// The outputs exceed the limit of a lease.
     #[error("the job's process gave more than the {limit_bytes} bytes that a lease may make")]
     TooMuch {
-        /// What it may give.
+        /// The limit, in bytes.
         limit_bytes: u64,
     },
-    /// It computed for longer than its lease could last.
+    /// The process computed for longer than its lease could last.
     #[error("the job's process computed beyond its lease")]
     OutOfTime,
-    /// It stopped saying that it lives.
+    /// The process sent no sign of life.
     #[error("the job's process said nothing for {} s", SILENCE_MAX.as_secs())]
     Silent,
-    /// It said what makes no sense.
+    /// The process sent an invalid message.
     #[error("the job's process answered nonsense")]
     Confused,
-    /// Content for it was not read.
+    /// Content for the sandbox could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Memory for it was not had.
+    /// The shared memory could not be allocated.
     #[error("there is no memory to share with the job's process: {0}")]
     Memory(io::Error),
 }
 
 #[cfg(target_os = "linux")]
 impl SandboxFault {
-    /// The fault of a process that ended so and printed this last.
+    /// Returns the fault of a process with this exit status and last output.
     pub(super) fn ended(status: ExitStatus, words: &str, limit_bytes: u64) -> SandboxFault {
         if words.contains(NO_MEMORY) {
             return SandboxFault::OutOfMemory { limit_bytes };

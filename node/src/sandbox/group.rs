@@ -1,50 +1,52 @@
-//! A control group for each sandbox, where the system lets this process make some.
+//! A control group for each sandbox, if the system lets this process create some.
 //!
-//! Limits of a process (`rules`) count what it maps and each core by itself. A group counts what
-//! its processes really hold and use together, and is ended as one. It takes cgroup v2 and a part
-//! of the tree that is this process's own: under systemd `Delegate=cpu memory pids`, or the root of
-//! a container. Where that is not so, limits of the process hold alone, and it is said why.
+//! The limits of a process (`rules`) count its mappings and each core separately. A group counts
+//! the memory and cores that its processes really use together, and ends as one. It needs cgroup v2
+//! and a part of the tree that this process owns: under systemd `Delegate=cpu memory pids`, or the
+//! root of a container. Otherwise only the limits of the process hold, and the provider reports
+//! why.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a sandbox is limited by.
+/// The controllers that limit a sandbox.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
-/// The group this process goes into, since a group with processes has no limited groups below it.
+/// The group that this process moves into, because a group with processes cannot have limited
+/// groups below it.
 const OWN: &str = "souk-provider";
 
-/// What the names of sandboxes' groups begin with.
+/// The prefix of the names of sandboxes' groups.
 const GROUP_PREFIX: &str = "souk-sandbox-";
 
-/// Threads beside those that compute.
+/// Threads beyond those that compute.
 const THREADS_BESIDE: u64 = 64;
 
-/// What a group counts beside others where nothing is said, and the most it may: the kernel's.
+/// The default weight of a group, and the most it can be: the kernel's values.
 const WEIGHT: u64 = 100;
 const WEIGHT_MAX: u64 = 10_000;
 
-/// The period in which processor time is given out, in microseconds; the kernel's own default.
+/// The period of a CPU quota, in microseconds; the kernel's own default.
 const PERIOD_MICROS: u64 = 100_000;
 
-/// Why there are no groups.
+/// Why there are no control groups.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlGroupError {
-    /// There is no cgroup v2, or this process is in none.
+    /// The system has no cgroup v2, or this process is in no group of it.
     #[error("this system has no cgroup v2")]
     Absent,
-    /// A limit is not to be had.
+    /// The parent group does not delegate a controller.
     #[error("the group this process is in does not give out the controller \"{0}\"")]
     Controller(&'static str),
-    /// The group is not this process's own.
+    /// The group has other processes.
     #[error(
         "other processes ({others}) are in the group of this one: give it its own, under systemd \
          with Delegate=yes"
     )]
     SharedContents {
-        /// How many.
+        /// The number of these processes.
         others: usize,
     },
     /// The system refused.
@@ -52,7 +54,7 @@ pub enum ControlGroupError {
     Refused {
         /// The file or folder.
         path: PathBuf,
-        /// What it said.
+        /// The system's error.
         cause: io::Error,
     },
 }
@@ -64,24 +66,24 @@ pub struct ControlGroups {
     next: AtomicU64,
 }
 
-/// What a sandbox may take.
+/// The limits of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct GroupLimits {
     pub(super) memory_bytes: u64,
     pub(super) threads: Option<u32>,
 }
 
-/// The group of one sandbox. Dropping it ends what is in it.
+/// The group of one sandbox. Dropping it kills its processes.
 #[derive(Debug)]
 pub(super) struct ControlGroup {
     path: PathBuf,
 }
 
 impl ControlGroups {
-    /// Finds the part of the tree that is this process's own, and makes it ready.
+    /// Finds the part of the tree that this process owns, and prepares it.
     ///
     /// # Errors
-    /// [`ControlGroupError`], in words for who runs the provider.
+    /// [`ControlGroupError`], worded for the owner of the provider.
     pub fn open() -> Result<ControlGroups, ControlGroupError> {
         let read = |path: &str| fs::read_to_string(path).map_err(|_| ControlGroupError::Absent);
         let mounted = read("/proc/self/mountinfo")?;
@@ -96,7 +98,7 @@ impl ControlGroups {
         ControlGroups::take_over(&mounted.join(within), within.is_empty(), std::process::id())
     }
 
-    /// Makes a group ready for others below it; `process` is the one in it, unless it is the root
+    /// Prepares a group for others below it; `process` is the only one in it, unless it is the root
     /// of the tree, where any may stay.
     fn take_over(
         root: &Path,
@@ -129,7 +131,7 @@ impl ControlGroups {
         Ok(groups)
     }
 
-    /// A group with these limits, and this process in it.
+    /// Creates a group with these limits and moves a process into it.
     pub(super) fn group(
         &self,
         share: GroupLimits,
@@ -142,7 +144,7 @@ impl ControlGroups {
         make(&path)?;
         let group = ControlGroup { path };
         group.set("memory.max", share.memory_bytes)?;
-        // Ended as one rather than left without a thread.
+        // At the limit the kernel kills the whole group, not a single process of it.
         group.set("memory.oom.group", 1)?;
         // A kernel without swap has no such file.
         let _ = group.set("memory.swap.max", 0);
@@ -154,7 +156,7 @@ impl ControlGroups {
         Ok(group)
     }
 
-    /// Removes the groups that have emptied: the last process of one goes a moment after its end.
+    /// Removes groups that are empty: the last process of a group exits a moment after the kill.
     fn sweep(&self) {
         let Ok(entries) = fs::read_dir(&self.root) else {
             return;
@@ -165,7 +167,7 @@ impl ControlGroups {
                 .to_string_lossy()
                 .starts_with(GROUP_PREFIX)
             {
-                // One that is not empty stays.
+                // The call fails if a group is not empty, which then stays.
                 let _ = fs::remove_dir(entry.path());
             }
         }
@@ -173,14 +175,14 @@ impl ControlGroups {
 }
 
 impl ControlGroup {
-    /// Has it count so many times as much as a group of which nothing was said, where processes of
-    /// several want the same cores.
+    /// Sets the group's weight, as a multiple of the default, for when processes of several groups
+    /// compete for the same cores.
     pub(super) fn weigh(&self, times: f64) -> Result<(), ControlGroupError> {
         let weight = (WEIGHT as f64 * times) as u64;
         self.set("cpu.weight", weight.clamp(1, WEIGHT_MAX))
     }
 
-    /// Whether the kernel ended it for its memory.
+    /// Returns whether the kernel killed it because its memory ran out.
     pub(super) fn ran_out_of_memory(&self) -> bool {
         let events = fs::read_to_string(self.path.join("memory.events"));
         let killed = |text: &str| {
@@ -199,13 +201,13 @@ impl ControlGroup {
 
 impl Drop for ControlGroup {
     fn drop(&mut self) {
-        // Older kernels have no such file; the sandbox's process is ended by itself as well.
+        // Older kernels have no such file; the sandbox's process is killed separately as well.
         let _ = self.set("cgroup.kill", 1);
         let _ = fs::remove_dir(&self.path);
     }
 }
 
-/// Where a line of the table of mounts says that cgroup v2 is.
+/// Returns the mount point in a line of the mount table, if the line is that of cgroup v2.
 fn mount_point(channel: &str) -> Option<PathBuf> {
     let (mount, kind) = channel.split_once(" - ")?;
     kind.starts_with("cgroup2 ").then_some(())?;
@@ -221,7 +223,7 @@ fn read(path: &Path) -> Result<String, ControlGroupError> {
     fs::read_to_string(path).map_err(|cause| refused(path, cause))
 }
 
-/// Writes in one go, as the kernel wants it.
+/// Writes in one call, as the kernel requires.
 fn write(path: &Path, text: &str) -> Result<(), ControlGroupError> {
     fs::write(path, text).map_err(|cause| refused(path, cause))
 }

@@ -1,8 +1,8 @@
-//! A sandbox from within: the process that does one lease's work and nothing else.
+//! A sandbox from within: the process that does the work of one lease.
 //!
-//! One thread works, and one for each request of a stream beside it; one listens, one says that it
-//! lives. The listener ends the process when the
-//! channel closes, however busy the others are: no sandbox outlives its provider.
+//! One thread works, and one more for each request of a stream; one receives orders, and one sends
+//! signs of life. The receiving thread ends the process when the channel closes, however busy the
+//! others are, so no sandbox outlives its provider.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -40,43 +40,44 @@ use crate::sandbox::messages::{
     SandboxOrder,
 };
 
-/// How often a sandbox at work says so.
+/// How often a busy sandbox sends a sign of life.
 const ALIVE_PERIOD: Duration = Duration::from_secs(1);
 
-/// Orders that wait: a provider sends content ahead of what needs it, and requests of a stream, one
-/// more than there are devices, of which a group has 64 at most.
+/// Orders that can wait: a provider sends content before the order that needs it, and of a stream
+/// one request more than there are devices, of which a group has at most 64.
 const ORDERS_MAX: usize = 4 + 65;
 
-/// Bytes that a job that is told to run out of memory takes at a time.
+/// Bytes that a job allocates at a time when a test lets it run out of memory.
 const GULP_BYTES: usize = 64 << 20;
 
-/// The largest block that raises the threshold from which on the C library maps each block anew and
-/// gives it back at once: 32 MiB, less its own words.
+/// The largest block that raises the C library's threshold for mapping each block separately and
+/// returning it at once: 32 MiB, less the library's header.
 const MAPPED_BYTES: usize = 31 << 20;
 
-/// Memory touched before a job comes: what a small one uses.
+/// Memory touched before a job arrives: as much as a small job uses.
 const TOUCHED_BYTES: usize = 16 << 20;
 
-/// Content held for the job: the process's own limit is what counts.
+/// Content held for the job: the process's own limit is the effective one.
 const CONTENT_BYTES_MAX: u64 = u64::MAX;
 
-/// Whose the requests of a stream are: there is but one lease.
+/// The owner of a stream's requests: there is only one lease.
 const OWNER: u64 = 0;
 
-/// An order with the memory that came along.
+/// An order with the shared memory that arrived with it.
 type InsideOrder = (SandboxOrder, Vec<SealedMemory>);
 
-/// A sandbox at work.
+/// A sandbox that is open.
 struct Inside {
     channel: Arc<Mutex<FarEnd>>,
-    /// Told true when something is begun and false when it has ended.
+    /// Receives true when work begins and false when it ends.
     at_work: SyncSender<bool>,
     store: Arc<Store>,
     runner: Runner,
     stream: Stream,
 }
 
-/// Does what the provider at the other end of standard input says, until it hangs up.
+/// Carries out the orders of the provider at the other end of standard input, until it closes the
+/// channel.
 #[must_use]
 pub fn main() -> ExitCode {
     let channel = std::io::stdin().as_fd().try_clone_to_owned();
@@ -94,13 +95,13 @@ pub fn main() -> ExitCode {
         eprintln!("{why}");
         return ExitCode::FAILURE;
     }
-    // Behind the rules there are no files to load code from.
+    // Behind the walls there are no files to load code from.
     open_libraries(&open.device);
     if let Err(why) = alone() {
         eprintln!("{why}, which no sandbox would hold: name another one at `onnxruntime`");
         return ExitCode::FAILURE;
     }
-    // Before there is another thread, and before anything of a job is here.
+    // The walls must stand before there is another thread, and before any content of a job is here.
     let (kind, library) = (confinement(&open.device), open.library.as_deref());
     let policy = SandboxPolicy::enforce(kind, open.memory_bytes, library);
     match begin(channel, &open, policy) {
@@ -109,7 +110,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Opens the devices and says so.
+/// Opens the devices and reports the result.
 fn begin(
     channel: FarEnd,
     open: &OpenOrder,
@@ -173,10 +174,10 @@ fn furnished(open: &OpenOrder) -> Result<(Arc<Store>, Runner), String> {
     Ok((store, runner))
 }
 
-/// Pays what only a process's first run pays, before there is a job to wait for it.
+/// Pays the cost of a process's first run, before a job must wait for it.
 fn warm_up(runner: &Runner) {
     let mut mapped = Vec::<u8>::new();
-    // Where there is no room for it, there will be none to keep either.
+    // If there is no room for this block, a job cannot keep it either.
     let _ = mapped.try_reserve_exact(MAPPED_BYTES);
     drop(black_box(mapped));
     let mut touched = Vec::new();
@@ -186,9 +187,9 @@ fn warm_up(runner: &Runner) {
     drop(black_box(touched));
     for (_, device) in runner.devices() {
         let profile = device.profile();
-        // A driver's first run may take long; its device was tried when the provider started.
+        // A driver's first run can take long; the provider tried its device at its own start.
         if profile.emulated || matches!(profile.kind, Kind::Cpu { .. }) {
-            // It is no less fit for jobs without.
+            // If this fails, the sandbox is no less fit for jobs.
             let _ = warm::warm(&**device);
         }
     }
@@ -200,7 +201,8 @@ impl Inside {
             while let Ok((order, sealed)) = orders.recv() {
                 match order {
                     SandboxOrder::Hold(contents) => {
-                        // What is not what it is called is missed when the model is made ready.
+                        // If a content does not match its id, preparing the model reports it as
+                        // missing.
                         let _ = self.hold(contents, sealed);
                     }
                     SandboxOrder::Inspect(number, model, fault) => self.say_what_came(|| {
@@ -217,7 +219,7 @@ impl Inside {
                     }),
                     SandboxOrder::Run(number, order) => match order.run_mode {
                         RunMode::ByItself => self.answer(number, order, sealed),
-                        // The provider bounds how many there are.
+                        // The provider bounds the number of requests.
                         RunMode::InStream => drop(scope.spawn(move || {
                             self.answer(number, order, sealed);
                         })),
@@ -233,7 +235,7 @@ impl Inside {
         self.say_what_came(|| ran(number, self.run(order, sealed)));
     }
 
-    /// Does what is answered, and answers; meanwhile the sandbox is at work.
+    /// Does some work and sends the answer; meanwhile the sandbox sends signs of life.
     fn say_what_came(&self, does: impl FnOnce() -> (SandboxAnswer, Vec<Bytes>)) {
         self.tell_at_work(true);
         let (answer, blobs) = does();
@@ -243,7 +245,7 @@ impl Inside {
 
     fn tell_at_work(&self, begins: bool) {
         if self.at_work.send(begins).is_err() {
-            // Nobody would hear that it lives.
+            // The provider no longer receives signs of life.
             exit(1);
         }
     }
@@ -261,13 +263,13 @@ impl Inside {
         Some(())
     }
 
-    /// A content of the job's.
+    /// Returns a content of the job.
     fn held(&self, content: ContentId) -> Option<Bytes> {
         self.store.get(&content).ok().flatten()
     }
 
-    /// What a run gave, and what its model takes where that is to be told: both are found out at
-    /// once, so that nobody waits for the second.
+    /// Returns the outputs of a run and, if the provider wants it, the work of its model, which is
+    /// computed in parallel.
     fn run(
         &self,
         order: RunOrder,
@@ -324,7 +326,7 @@ impl Inside {
                     owner,
                     ..precedence
                 };
-                // Who wants it no more ends the process.
+                // If the provider no longer wants the result, it ends the process.
                 let never = Cancel::default();
                 let stream = &self.stream;
                 self.runner.run_in_stream(stream, task, precedence, &never)
@@ -333,7 +335,7 @@ impl Inside {
     }
 }
 
-/// The answer to a run, and the blobs that follow it.
+/// Returns the answer to a run, and the blobs that follow it.
 fn ran(
     number: Number,
     ran: Result<(RunResult, Option<GraphWork>), RunFault>,
@@ -368,7 +370,7 @@ fn ran(
     (SandboxAnswer::Ran(number, Box::new(Ok(head))), blobs)
 }
 
-/// What kind of rules these devices stand.
+/// Returns the kind of walls that these devices can work behind.
 fn confinement(device: &DeviceChoice) -> Confinement {
     let driven = |device| confinement(device) == Confinement::Driver;
     match device {
@@ -382,7 +384,7 @@ fn confinement(device: &DeviceChoice) -> Confinement {
     }
 }
 
-/// Takes orders off the channel, so that its end is seen at once.
+/// Receives orders from the channel in a thread, which notices at once when the channel closes.
 fn listen(mut channel: FarEnd) -> Receiver<InsideOrder> {
     let (hand_on, orders) = sync_channel(ORDERS_MAX);
     thread::spawn(move || {
@@ -396,7 +398,7 @@ fn listen(mut channel: FarEnd) -> Receiver<InsideOrder> {
     orders
 }
 
-/// Says that the sandbox lives for as long as it is at work.
+/// Sends signs of life while the sandbox is busy.
 fn say_alive(channel: &Mutex<FarEnd>, told: &Receiver<bool>) {
     let mut at_work = 0_usize;
     loop {
@@ -421,7 +423,7 @@ fn say(channel: &Mutex<FarEnd>, answer: &SandboxAnswer, blobs: &[Bytes]) {
     }
 }
 
-/// Plays a fault that a test asked an emulated device for.
+/// Plays a fault that a test requested of an emulated device.
 fn play(fault: Option<Fault>) {
     match fault {
         Some(Fault::Crash | Fault::Choke) => abort(),

@@ -1,4 +1,4 @@
-//! How soon the cores of a sandbox are free once nobody wants what it runs: a measurement.
+//! Measures how soon the cores of a sandbox are free after the provider drops its run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,32 +16,32 @@ use super::{ControlGroups, Recipe, Sandbox, SandboxFault, SandboxRun};
 use crate::device::costs::DeviceCosts;
 use crate::folder::config::DeviceChoice;
 
-/// What a job may use.
+/// The memory limit of a job.
 const MEMORY_BYTES: u64 = 4 << 30;
 
-/// What is measured with.
+/// The setup of a measurement.
 pub struct ReleaseSetup<'a> {
-    /// This program (see [`Recipe::program`]).
+    /// The path of this program (see [`Recipe::program`]).
     pub program: PathBuf,
-    /// A folder that nothing is read from.
+    /// A folder; the measurement reads no file of it.
     pub home: &'a Path,
     /// Threads of the CPU; 0 for all.
     pub threads: u32,
     /// A model with its weights.
     pub model: Bytes,
-    /// Its inputs by name.
+    /// The model's inputs by name.
     pub inputs: BTreeMap<String, Tensor>,
-    /// Sandboxes that are started, one behind the other.
+    /// The number of sandboxes, started one after the other.
     pub rounds: usize,
 }
 
-/// How soon processes were gone.
+/// How soon processes ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReleaseTimes {
-    /// Runs that were dropped at moments spread evenly over a run; those that ended before are not
-    /// among them.
+    /// Runs that were dropped, at moments spread evenly over a run; those that ended before do not
+    /// count.
     pub runs: usize,
-    /// Milliseconds from the word to the end of the process: half of the runs, 99 of 100, the
+    /// Milliseconds from the drop to the end of the process: the median, the 99th percentile, the
     /// longest.
     pub freed_ms: [f64; 3],
 }
@@ -76,7 +76,7 @@ pub async fn measure(setting: ReleaseSetup<'_>) -> Result<ReleaseTimes, SandboxF
     };
     let first = ready(&recipe, &store, &shared, model).await?;
     recipe.profiles = Some(first.profiles()?);
-    // The first run makes what later ones have.
+    // The first run does the setup that later ones reuse.
     let run = || SandboxRun::by_itself(task.clone());
     first.run(run()).await?;
     let began = Instant::now();
@@ -114,7 +114,7 @@ async fn ready(
     Ok(sandbox)
 }
 
-/// Milliseconds of the wait at a part of those in order.
+/// Returns the wait at a quantile of sorted waits, in milliseconds.
 fn ms_at(waits: &[Duration], part: f64) -> f64 {
     let place = (waits.len() as f64 * part) as usize;
     let wait = waits.get(place.min(waits.len().saturating_sub(1)));

@@ -1,5 +1,5 @@
-//! What a provider and a sandbox say to each other. Both are the same program: nothing here
-//! outlives it, so nothing is versioned.
+//! The messages between a provider and a sandbox. Both are the same program, so the messages have
+//! no versions.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,44 +21,45 @@ use crate::device::graph_work::GraphWork;
 use crate::device::refused_node;
 use crate::folder::config::{DeviceChoice, Fault};
 
-/// What an order that is answered is called in its answer: each has another one.
+/// The number of an order, unique in a channel; the answer repeats it.
 pub(super) type Number = u64;
 
-/// What a provider says.
+/// The orders of a provider.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum SandboxOrder {
-    /// The first: what to be. [`SandboxAnswer::OpenAnswer`] follows.
+    /// The first order: which devices to open. [`SandboxAnswer::OpenAnswer`] follows.
     OpenOrder(Box<OpenOrder>),
-    /// Content to hold; nothing follows.
+    /// Contents to hold; no answer follows.
     Hold(Vec<(ContentId, SharedContent)>),
-    /// A model whose operators are asked for, and a fault to play meanwhile, for tests.
+    /// A request for a model's operators, with a fault to play meanwhile, for tests.
     /// [`SandboxAnswer::Inspected`] follows.
     Inspect(Number, ContentId, Option<Fault>),
-    /// A model to make ready. [`SandboxAnswer::Prepared`] follows.
+    /// A model to prepare. [`SandboxAnswer::Prepared`] follows.
     Prepare(Number, ContentId),
-    /// A model to run. [`SandboxAnswer::Ran`] follows; of a stream others may be sent before that.
+    /// A model to run. [`SandboxAnswer::Ran`] follows; other runs of a stream can be sent before
+    /// that.
     Run(Number, RunOrder),
 }
 
-/// What a sandbox is to be.
+/// The configuration of a sandbox.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct OpenOrder {
     #[serde(with = "as_json")]
     pub(super) device: DeviceChoice,
     pub(super) cores: Option<u32>,
     pub(super) label: String,
-    /// The devices' profiles as JSON, whose form is not that of the channel.
+    /// The devices' profiles as JSON, because their encoding does not fit the channel's.
     pub(super) profiles: Option<String>,
-    /// What they were seen to take.
+    /// Their measured costs.
     pub(super) costs: CostHistory,
-    /// What they make small.
+    /// Their objective.
     pub(super) objective: Objective,
     /// The library of ONNX Runtime that they use.
     pub(super) library: Option<PathBuf>,
     pub(super) memory_bytes: u64,
 }
 
-/// A choice as JSON: it leaves out what is not said, which the form of the channel cannot.
+/// A choice as JSON, which can omit fields; the channel's encoding cannot.
 mod as_json {
     use serde::de::Error as _;
     use serde::ser::Error as _;
@@ -82,22 +83,22 @@ mod as_json {
 pub(super) struct RunOrder {
     pub(super) name: String,
     pub(super) model: ContentId,
-    /// The sequence that it is a step of where it is one of a session.
+    /// The sequence of a session that it is a step of, if it is one.
     pub(super) sequence: u32,
     pub(super) run_mode: RunMode,
-    /// Blobs of tensors by name.
+    /// The blobs of tensors, by name.
     pub(super) inputs: Vec<(String, SharedContent)>,
-    /// Time to its deadline, if it has one: the two processes share no clock. What else orders
-    /// runs is between leases, and here is but one.
+    /// The time to its deadline, if it has one: the two processes share no clock. The other
+    /// criteria order runs of different leases, and a sandbox has only one lease.
     pub(super) left: Option<Duration>,
-    /// Whether it is to be told what the model takes.
+    /// Whether the answer must state the work of the model.
     pub(super) is_weighed: bool,
     /// A fault to play, for tests.
     pub(super) fault: Option<Fault>,
 }
 
 impl RunOrder {
-    /// The order, and the memory that goes with it.
+    /// Returns the order, and the shared memory that goes with it.
     pub(super) fn new(run: SandboxRun) -> io::Result<(RunOrder, Vec<SealedCopy>)> {
         let task = run.task;
         let mut sealed = Vec::new();
@@ -120,28 +121,28 @@ impl RunOrder {
     }
 }
 
-/// Why a run gave nothing.
+/// Why a run has no result.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum RunFault {
-    /// Its deadline came first.
+    /// The deadline came first.
     Late,
-    /// The device's words.
+    /// The device failed, with its words.
     Failed(String),
-    /// The same, of inputs that no device can work with.
+    /// The inputs are invalid for any device, with its words.
     BadInput(String),
 }
 
-/// Why a model is not made ready.
+/// Why a model could not be prepared.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct NotReady {
     /// The device's words.
     pub(super) reason: String,
-    /// The digest of the node that it refuses, if it is one.
+    /// The digest of the node that the device refuses, if it names one.
     pub(super) node: Option<u64>,
 }
 
 impl NotReady {
-    /// Why the device refuses a model.
+    /// Describes why the device refuses a model.
     pub(super) fn of(error: &TaskError, model: Option<Bytes>) -> Self {
         let digest = |node: &str| refused_node::digest(model?, node);
         Self {
@@ -151,42 +152,42 @@ impl NotReady {
     }
 }
 
-/// What a sandbox says.
+/// The answers of a sandbox.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum SandboxAnswer {
-    /// It is at work. Said again and again until it is done.
+    /// The sandbox is busy; it repeats this until it is done.
     Alive,
-    /// Its devices are open; or why they are not.
+    /// The devices are open, or the reason why they are not.
     OpenAnswer(Result<OpenAnswer, String>),
-    /// The operators of the model, if there are no more than may be told.
+    /// The operators of the model, unless there are too many to report.
     Inspected(Number, Result<GraphOperators, String>),
-    /// The model is ready; or why it is not.
+    /// The model is ready, or the reason why it is not.
     Prepared(Number, Result<(), NotReady>),
-    /// What the run gave, or why it failed.
+    /// The outputs of the run, or why it failed.
     Ran(Number, Box<Result<RunHead, RunFault>>),
 }
 
-/// An open sandbox.
+/// The properties of an open sandbox.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct OpenAnswer {
     pub(super) label: String,
     pub(super) profiles: String,
-    /// Requests of a stream that keep its devices at work.
+    /// The number of requests of a stream that keep its devices busy.
     pub(super) stream_ahead: usize,
     pub(super) policy: SandboxPolicy,
 }
 
-/// What a run gave; the blobs of its outputs follow, one after the other.
+/// The result of a run; the blobs of its outputs follow, one after the other.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct RunHead {
-    /// Names and lengths of the blobs.
+    /// The names and lengths of the blobs.
     pub(super) outputs: Vec<(String, u64)>,
     pub(super) report: Report,
     pub(super) timeline: Timeline,
     pub(super) busy: Duration,
     pub(super) makespan: Duration,
     pub(super) learned: Vec<Measurement>,
-    /// What the model takes, where that was asked and its nodes say it.
+    /// The work of the model, if the order wants it and the nodes state it.
     pub(super) work: Option<GraphWork>,
 }
 

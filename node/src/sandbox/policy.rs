@@ -1,45 +1,46 @@
-//! What is between a job and the machine, as it is told, kept and shown.
+//! The walls and limits between a job and the machine, in the form in which they are reported,
+//! stored and shown.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What is between a job and the machine.
+/// The walls and limits between a job and the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxPolicy {
-    /// What stands.
+    /// The names of those in force.
     pub enforced: Vec<String>,
-    /// What does not, with the reason.
+    /// Those that are not, with the reason.
     pub missing: Vec<MissingRule>,
 }
 
-/// A rule that does not stand.
+/// A rule that is not in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MissingRule {
-    /// What it would be.
+    /// The name of the rule.
     pub rule: String,
-    /// Why it is not.
+    /// Why it is not in force.
     pub reason: String,
-    /// Whether it is a wall: without it a job could reach what is not its own. Else it is one
-    /// limit of several.
+    /// Whether it is a wall, without which a job could reach what belongs to others. Otherwise it
+    /// is one limit of several.
     #[serde(default)]
     pub wall: bool,
 }
 
 impl SandboxPolicy {
-    /// The first wall that does not stand.
+    /// Returns the first wall that is not in force.
     #[must_use]
     pub fn gap(&self) -> Option<&MissingRule> {
         self.missing.iter().find(|missing| missing.wall)
     }
 
-    /// Notes a limit, and whether it stands.
+    /// Records a limit, and whether it is in force.
     #[cfg(target_os = "linux")]
     pub(super) fn note(&mut self, rule: &str, raised: Result<(), String>) {
         self.tell(rule, raised, false);
     }
 
-    /// Notes a wall, and whether it stands.
+    /// Records a wall, and whether it is in force.
     #[cfg(target_os = "linux")]
     pub(super) fn wall(&mut self, rule: &str, raised: Result<(), String>) {
         self.tell(rule, raised, true);

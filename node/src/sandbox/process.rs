@@ -1,4 +1,4 @@
-//! A sandbox as its provider sees it: started, asked, ended.
+//! A sandbox as its provider sees it: the provider starts it, sends it orders and ends it.
 
 pub mod pool;
 
@@ -30,23 +30,24 @@ use crate::sandbox::messages::{
     self, NotReady, Number, OpenOrder, RunFault, RunHead, RunOrder, SandboxAnswer, SandboxOrder,
 };
 
-/// How long a sandbox may take to open its devices; a GPU's driver may take seconds.
+/// How long a sandbox may take to open its devices; a GPU's driver may need seconds.
 const OPENING_MAX: Duration = Duration::from_secs(60);
 
-/// What a sandbox's group is called where it is told what keeps jobs in.
+/// The name of a sandbox's control group in its list of walls.
 const GROUP: &str = "a control group: memory, processors and threads of the whole (cgroup v2)";
 
-/// What the whole process may hold beside what a job may use; a GPU's driver compiles programs.
+/// Memory that the whole process can hold beyond the job's; a GPU's driver compiles programs.
 const BESIDE_BYTES: u64 = 1 << 30;
 
-/// What a sandbox last printed is kept for the reason of its end, so many bytes of it.
+/// Bytes kept of a sandbox's last output, which show the reason of its end.
 const LAST_WORDS_BYTES: usize = 4096;
 
-/// How long the last words and the exit of a sandbox whose channel is closed are waited for.
+/// How long the provider waits for the last output and the exit of a sandbox whose channel is
+/// closed.
 const END_MAX: Duration = Duration::from_secs(2);
 
-/// A running sandbox. Dropping it ends its process. Several may ask it at once: whoever waits for
-/// an answer hears for all of them.
+/// A running sandbox. Dropping it ends its process. Several tasks can send orders at once: the one
+/// that reads the channel passes on the others' answers.
 #[derive(Debug)]
 pub struct Sandbox {
     process: Turn<Process>,
@@ -57,9 +58,9 @@ pub struct Sandbox {
     outputs_bytes: u64,
     opened: messages::OpenAnswer,
     group: Option<ControlGroup>,
-    /// Closed when what it prints has come to its end, which its own end is.
+    /// Closed when the sandbox's output ends, which means that the process has ended.
     speaking: watch::Receiver<()>,
-    /// Told when this sandbox is gone.
+    /// Notifies the pool when this sandbox is gone.
     pub(super) vacated: Option<pool::FreedPlace>,
 }
 
@@ -67,28 +68,28 @@ pub struct Sandbox {
 struct Process {
     child: Child,
     last_words: Option<JoinHandle<String>>,
-    /// What they were.
+    /// The last output, once it was read.
     said: String,
 }
 
-/// The channel as it is listened to.
+/// The receiving end of the channel.
 #[derive(Debug)]
 struct AnswerReader {
     answers: Answers,
-    /// Why nothing more is heard.
+    /// The error after which nothing more is received.
     over: Option<io::ErrorKind>,
-    /// Bytes that one run may give.
+    /// The most bytes of outputs in one run.
     outputs_bytes: u64,
 }
 
-/// Orders that wait for their answers, and answers that wait for who asked.
+/// Orders that wait for their answers, and answers that wait for their callers.
 #[derive(Debug, Default)]
 struct PendingAnswers {
     next: Number,
     answers: BTreeMap<Number, Option<NumberedAnswer>>,
 }
 
-/// An answer to a numbered order.
+/// The answer to a numbered order.
 #[derive(Debug)]
 enum NumberedAnswer {
     Inspected(Result<GraphOperators, String>),
@@ -100,7 +101,7 @@ impl Sandbox {
     /// Starts a sandbox and waits until its devices are open.
     ///
     /// # Errors
-    /// [`SandboxFault`]: it did not start, or a device does not open.
+    /// [`SandboxFault`]: the sandbox did not start, or a device did not open.
     pub async fn start(recipe: &Recipe) -> Result<Sandbox, SandboxFault> {
         let (orders, answers, far_end) = channel::pair().map_err(SandboxFault::Start)?;
         let mut child = Command::new(&recipe.program)
@@ -140,7 +141,7 @@ impl Sandbox {
             speaking,
             vacated: None,
         };
-        // Before it is told anything.
+        // The limits must hold before the first order.
         let limited = sandbox.limit_by_group(recipe);
         let open = OpenOrder::new(recipe);
         sandbox
@@ -159,7 +160,7 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// Puts the process into a group of its own, where this provider may make one.
+    /// Moves the process into its own control group, if this provider may create one.
     fn limit_by_group(&mut self, recipe: &Recipe) -> Result<(), String> {
         let groups = match &*recipe.groups {
             Ok(groups) => groups,
@@ -179,19 +180,19 @@ impl Sandbox {
         Ok(())
     }
 
-    /// What keeps the work in, and what could not be put up.
+    /// Returns the walls around the job, and those that are missing.
     #[must_use]
     pub fn policy(&self) -> &SandboxPolicy {
         &self.opened.policy
     }
 
-    /// What its devices are called together in reports.
+    /// Returns the common name of its devices in reports.
     #[must_use]
     pub fn label(&self) -> &str {
         &self.opened.label
     }
 
-    /// What its devices are.
+    /// Returns the profiles of its devices.
     ///
     /// # Errors
     /// [`SandboxFault::Confused`].
@@ -199,28 +200,28 @@ impl Sandbox {
         serde_json::from_str(&self.opened.profiles).map_err(|_| SandboxFault::Confused)
     }
 
-    /// The process, while it is not known to have ended.
+    /// Returns the id of the process, while it is not known to have ended.
     #[must_use]
     pub fn process_id(&self) -> Option<u32> {
         self.process.try_lock().ok()?.child.id()
     }
 
-    /// Requests of a stream that keep its devices at work.
+    /// Returns how many requests of a stream keep its devices busy.
     #[must_use]
     pub fn stream_ahead(&self) -> usize {
         self.opened.stream_ahead
     }
 
-    /// Whether the process has ended by itself.
+    /// Returns whether the process has ended by itself.
     pub(super) fn has_ended(&mut self) -> bool {
         !matches!(self.process.get_mut().child.try_wait(), Ok(None))
     }
 
-    /// Has the sandbox count so many times as much as others where they want the same cores.
-    /// Without a group of its own all count alike.
+    /// Sets the sandbox's weight, relative to others that compete for the same cores. Without a
+    /// control group all have the same weight.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn weigh(&self, times: f64) -> Result<(), ControlGroupError> {
         match &self.group {
             None => Ok(()),
@@ -228,11 +229,11 @@ impl Sandbox {
         }
     }
 
-    /// Lets the sandbox's threads compute for no longer than this in sum, from now on: to open and
-    /// measure its devices it may have computed for longer than its job is going to.
+    /// Limits the CPU time of the sandbox's threads in sum, from now on: opening and measuring its
+    /// devices may have taken longer than the job will.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn limit_cpu(&self, time: Duration) -> io::Result<()> {
         let id = self.process_id().and_then(|id| i32::try_from(id).ok());
         let Some(process) = id.and_then(Pid::from_raw) else {
@@ -242,7 +243,7 @@ impl Sandbox {
             .process_id()
             .and_then(|id| system::process_times(Some(id)));
         let time = before.map_or(time, |before| time.saturating_add(before.computed));
-        // Beyond the first limit a signal ends it, beyond the second it is killed.
+        // At the first limit a signal ends the process, at the second the kernel kills it.
         let seconds = time.as_secs().saturating_add(1);
         let limit = Rlimit {
             current: Some(seconds),
@@ -252,31 +253,32 @@ impl Sandbox {
         Ok(())
     }
 
-    /// Waits until the process ends, by itself or as the sandbox is dropped, which is not held
-    /// meanwhile.
+    /// Waits until the process ends, by itself or because the sandbox is dropped; does not borrow
+    /// the sandbox meanwhile.
     pub fn ending(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut speaking = self.speaking.clone();
         async move { while speaking.changed().await.is_ok() {} }
     }
 
-    /// How the process ended, once it has.
+    /// Returns how the process ended, once it has.
     pub async fn fault(&self) -> SandboxFault {
         self.how_it_ended(io::ErrorKind::BrokenPipe).await
     }
 
-    /// Ends the process, as dropping the sandbox does, and waits until it has.
+    /// Kills the process, as dropping the sandbox does, and waits for its end.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub async fn end(mut self) -> io::Result<()> {
         self.process.get_mut().child.kill().await
     }
 
-    /// Gives the sandbox a model, and has its operators told: what is a stranger's is read there.
+    /// Sends the sandbox a model and returns its operators: the sandbox reads it, because a
+    /// stranger made it.
     ///
     /// # Errors
-    /// [`SandboxFault::Refused`] where the model has more of them than there are, or how the
-    /// sandbox ended.
+    /// [`SandboxFault::Refused`] if the model has more operators than exist, or how the sandbox
+    /// ended.
     pub(crate) async fn inspect(
         &self,
         store: &Arc<Store>,
@@ -294,7 +296,7 @@ impl Sandbox {
         }
     }
 
-    /// Gives the sandbox a model and its weights, and has it made ready.
+    /// Sends the sandbox a model and its weights to prepare.
     ///
     /// # Errors
     /// [`SandboxFault::Refused`] or [`SandboxFault::RefusedNode`] with the device's words, or how
@@ -341,12 +343,12 @@ impl Sandbox {
         self.tell(&order, &files).await
     }
 
-    /// Runs a part, until a deadline where there is one, and says what it takes where that is
-    /// wanted and known. Of a stream several may be run at once, and end in any order.
+    /// Runs a part, until a deadline if there is one, and returns its work if the caller wants it
+    /// and the sandbox knows it. Several runs of a stream can overlap, and end in any order.
     ///
     /// # Errors
-    /// [`SandboxFault::Refused`] or, where the inputs are at fault, [`SandboxFault::BadInput`] with
-    /// the device's words, [`SandboxFault::OutOfTime`] where its deadline came first, or how the
+    /// [`SandboxFault::Refused`] or, if the inputs are at fault, [`SandboxFault::BadInput`] with
+    /// the device's words, [`SandboxFault::OutOfTime`] if the deadline came first, or how the
     /// sandbox ended.
     pub(crate) async fn run(
         &self,
@@ -368,7 +370,7 @@ impl Sandbox {
         })
     }
 
-    /// A number for an order whose answer is awaited from now on.
+    /// Assigns a number to an order and expects its answer from now on.
     fn number(&self) -> Number {
         let mut asked = locked(&self.asked);
         let number = asked.next;
@@ -389,7 +391,8 @@ impl Sandbox {
         }
     }
 
-    /// The sandbox's next word beside that it lives; `silence` is how long it may say nothing.
+    /// Receives the sandbox's next message other than a sign of life; `silence` is the longest
+    /// wait.
     async fn hear(&self, silence: Duration) -> Result<SandboxAnswer, SandboxFault> {
         let heard = self.answers.lock().await.word(silence).await;
         match heard {
@@ -398,7 +401,7 @@ impl Sandbox {
         }
     }
 
-    /// The answer to an order.
+    /// Returns the answer to an order.
     async fn answer(&self, number: Number) -> Result<NumberedAnswer, SandboxFault> {
         match heard(&self.answers, &self.asked, number).await {
             Ok(answer) => Ok(answer),
@@ -406,7 +409,7 @@ impl Sandbox {
         }
     }
 
-    /// Why the channel to the sandbox broke.
+    /// Returns why the channel to the sandbox broke.
     async fn how_it_ended(&self, error: io::ErrorKind) -> SandboxFault {
         match error {
             io::ErrorKind::TimedOut => return SandboxFault::Silent,
@@ -439,11 +442,11 @@ impl Sandbox {
 }
 
 fn locked(asked: &Mutex<PendingAnswers>) -> MutexGuard<'_, PendingAnswers> {
-    // Each change is whole before anything can panic.
+    // No code here panics half-way through a change.
     asked.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The answer to an order. What comes meanwhile is kept for who asked for it.
+/// Waits for the answer to an order, and keeps answers to other orders for their callers.
 async fn heard(
     answers: &Turn<AnswerReader>,
     asked: &Mutex<PendingAnswers>,
@@ -456,10 +459,11 @@ async fn heard(
         }
         let heard = hearing.answer(SILENCE_MAX).await;
         let kept = heard.and_then(|(number, heard)| locked(asked).keep(number, heard));
-        // Whoever waits too hears no more either.
+        // The other waiting callers receive nothing more either.
         hearing.over = kept.err();
         kept?;
-        // Who waits for the turn would hear the next answer before this one is given on.
+        // If the lock were released first, the next caller could read another answer before this
+        // one is returned.
         if let Some(heard) = locked(asked).take(number) {
             return Ok(heard);
         }
@@ -480,7 +484,7 @@ impl AnswerReader {
         }
     }
 
-    /// The next answer to a numbered order, with what a run gave.
+    /// Receives the next answer to a numbered order, with the outputs of a run.
     async fn answer(
         &mut self,
         silence: Duration,
@@ -538,7 +542,8 @@ impl AnswerReader {
 }
 
 impl PendingAnswers {
-    /// Keeps an answer for who awaits it; nobody awaits two.
+    /// Keeps an answer for its caller; an answer that no caller awaits, or a second one, is an
+    /// error.
     fn keep(&mut self, number: Number, heard: NumberedAnswer) -> Result<(), io::ErrorKind> {
         match self.answers.get_mut(&number) {
             Some(place) if place.is_none() => *place = Some(heard),
@@ -569,7 +574,7 @@ impl OpenOrder {
     }
 }
 
-/// Reads what a sandbox prints to its end, and keeps the last of it.
+/// Reads a sandbox's output to its end, and keeps the last of it.
 async fn last_words(mut from: impl AsyncRead + Unpin) -> String {
     let (mut kept, mut buffer) = (Vec::new(), [0; 1024]);
     while let Ok(read @ 1..) = from.read(&mut buffer).await {

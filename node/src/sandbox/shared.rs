@@ -1,7 +1,7 @@
-//! Content on its way into sandboxes: what is small is sent, what is large is shared.
+//! Content on its way into sandboxes: small content is sent, large content is shared.
 //!
-//! Shared memory is made once for each content and kept for the sandboxes to come; the store then
-//! holds the same memory, so a weight is in memory once, however many leases use it.
+//! The provider creates shared memory once for each content and keeps it for later sandboxes. The
+//! store then holds the same memory, so a weight is in memory once, however many leases use it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,13 +14,13 @@ use souk_memory::{ContentId, Store, Tensor};
 
 use super::SandboxFault;
 
-/// From here on content is shared rather than sent: below, making the memory costs more.
+/// The size from which content is shared: below it, creating shared memory costs more than sending.
 const SHARED_BYTES_MIN: usize = 128 << 10;
 
-/// Memory shared with sandboxes, at most; what was used longest ago goes first.
+/// The most memory shared with sandboxes; the least recently used goes first.
 const SHARED_BYTES_MAX: usize = 2 << 30;
 
-/// Pieces of shared memory in one message: the kernel allows 253.
+/// Pieces of shared memory in one message; the kernel allows 253.
 const FILES_MAX: usize = 64;
 
 /// Bytes of small content in one message.
@@ -29,16 +29,16 @@ const PARCEL_BYTES_MAX: usize = 4 << 20;
 /// Memory that is shared with a sandbox.
 pub(super) type SealedCopy = Arc<SealedMemory>;
 
-/// One content as it is given to a sandbox.
+/// One content in the form in which a sandbox receives it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum SharedContent {
-    /// Its bytes.
+    /// The bytes of the content.
     Here(Bytes),
-    /// The next piece of shared memory that comes with the message.
+    /// The next piece of shared memory that arrives with the message.
     SharedContents,
 }
 
-/// What goes in one message.
+/// The contents of one message.
 #[derive(Debug, Default)]
 pub(super) struct Parcel {
     pub(super) contents: Vec<(ContentId, SharedContent)>,
@@ -60,7 +60,7 @@ struct SharedInner {
 }
 
 impl SharedContent {
-    /// A tensor's blob, sent or shared.
+    /// Returns a tensor's blob, to send or to share.
     pub(super) fn tensor(
         tensor: &Tensor,
         sealed: &mut Vec<SealedCopy>,
@@ -73,7 +73,7 @@ impl SharedContent {
         Ok(SharedContent::SharedContents)
     }
 
-    /// The bytes, given the shared memory that came along, in order.
+    /// Returns the bytes; `shared` must be the shared memory of the message, in order.
     pub(super) fn bytes(
         self,
         shared: &mut impl Iterator<Item = SealedMemory>,
@@ -88,8 +88,8 @@ impl SharedContent {
 }
 
 impl SharedContents {
-    /// The content of some ids, in as many messages as it takes. What the store does not have is
-    /// left out: the sandbox says what it misses.
+    /// Returns the contents with these ids, in as many messages as necessary. It leaves out a
+    /// content that the store does not have: the sandbox reports it as missing.
     pub(super) fn gather(
         &self,
         store: &Store,
@@ -132,7 +132,7 @@ impl SharedContents {
     }
 
     fn inner(&self) -> MutexGuard<'_, SharedInner> {
-        // No code in here panics half-way through a change.
+        // No code here panics half-way through a change.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,9 @@
-//! Verifies what this validator is asked to propose, before it may take a place in the log.
+//! Verifies commands before this validator proposes them, so that no invalid one takes a place in
+//! the log.
 //!
-//! Signatures cost less together: commands that come while others are verified wait for them, and
-//! are then verified as one. A few that come alone are verified where they are, since a thread
-//! takes about as long to wake and to answer.
+//! Signatures cost less in a batch: commands that arrive during a verification wait for it, and are
+//! then verified as one batch. The caller verifies a few commands that arrive alone, because waking
+//! a thread takes about as long as that.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,36 +13,36 @@ use souk_consensus::replica::Proposal;
 use souk_consensus::{CommandFault, ReplicaId, StateMachine};
 use tokio::sync::oneshot;
 
-/// Commands that may wait: half a second's work. More is answered "busy".
+/// Commands that can wait: half a second's work. A caller beyond that gets "busy".
 const WAITING_MAX: usize = 16_384;
 
-/// Commands verified together: less than a millisecond's work. More do not get cheaper, and the
-/// followers, who verify what is admitted, would wait.
+/// Commands verified in one batch: less than a millisecond's work. Larger batches are no cheaper,
+/// and delay the followers, who verify the admitted commands.
 const TOGETHER_MAX: usize = 48;
 
-/// Commands that are verified by who asks.
+/// The most commands that the caller verifies itself.
 const AT_HAND_MAX: usize = 2;
 
-/// What is said of commands that were asked about together, in their order.
+/// The verdicts on commands of one request, in their order.
 pub(super) type AdmissionResults<C> = Vec<Result<Proposal<C>, CommandFault>>;
 
-/// Too many commands wait.
+/// Too many commands are waiting.
 pub(super) struct AdmissionFull;
 
-/// Commands whose sender waits for what is said of them.
+/// The commands of one request, whose sender waits for the verdicts.
 struct Applicant<C> {
     commands: Vec<Bytes>,
     reply: oneshot::Sender<AdmissionResults<C>>,
 }
 
-/// All that wait.
+/// The requests that wait.
 struct Queue<C> {
     applicants: Vec<Applicant<C>>,
     commands: usize,
 }
 
 impl<C> Queue<C> {
-    /// The first ones, as many as are verified together.
+    /// Takes the first requests, up to the size of a batch.
     fn take(&mut self) -> Vec<Applicant<C>> {
         let mut commands = 0;
         let mut count = 0;
@@ -61,10 +62,10 @@ impl<C> Queue<C> {
     }
 }
 
-/// See the module.
+/// The queue of commands to verify, and the thread that does it.
 pub(super) struct Admission<M: StateMachine> {
     queue: Arc<Mutex<Queue<M::Command>>>,
-    /// Wakes the thread; one token is enough, since it then takes all that wait.
+    /// Wakes the thread; one token is enough, because the thread then takes all that wait.
     wake: SyncSender<()>,
 }
 
@@ -78,7 +79,7 @@ impl<M: StateMachine> Clone for Admission<M> {
 }
 
 impl<M: StateMachine<Command: Send> + 'static> Admission<M> {
-    /// Starts the thread; it ends with the last of those who may ask.
+    /// Starts the thread; it ends when the last handle is dropped.
     pub(super) fn start(id: ReplicaId) -> std::io::Result<Self> {
         let queue = Arc::new(Mutex::new(Queue {
             applicants: Vec::new(),
@@ -95,15 +96,15 @@ impl<M: StateMachine<Command: Send> + 'static> Admission<M> {
         Ok(admission)
     }
 
-    /// Verifies commands; what is said of each is in their order. Nothing is said if the thread has
-    /// ended.
+    /// Verifies commands and returns the verdicts in their order, or none if the thread has ended.
     pub(super) async fn verify(
         &self,
         commands: Vec<Bytes>,
     ) -> Result<Option<AdmissionResults<M::Command>>, AdmissionFull> {
         let (reply, answer) = oneshot::channel();
         self.queue_up(Applicant { commands, reply })?;
-        // What came with it from the network is verified with it: its tasks are to run first.
+        // Other tasks may hold commands that the network delivered at the same time: they run
+        // first, to join this batch.
         tokio::task::yield_now().await;
         verify_together::<M>(self.take_at_hand());
         Ok(answer.await.ok())
@@ -119,13 +120,13 @@ impl<M: StateMachine<Command: Send> + 'static> Admission<M> {
         Ok(())
     }
 
-    /// All that waits if it is little; more is left to the thread.
+    /// Takes all commands that wait if they are few; otherwise leaves them to the thread.
     fn take_at_hand(&self) -> Vec<Applicant<M::Command>> {
         let mut queue = lock(&self.queue);
         if queue.commands <= AT_HAND_MAX {
             return queue.take_all();
         }
-        // A token that is there already wakes it as well. If it has ended, nobody is answered.
+        // A token from before wakes the thread as well. If it has ended, no command gets an answer.
         if let Err(TrySendError::Disconnected(())) = self.wake.try_send(()) {
             drop(queue.take_all());
         }
@@ -134,7 +135,7 @@ impl<M: StateMachine<Command: Send> + 'static> Admission<M> {
 }
 
 fn lock<C>(queue: &Mutex<Queue<C>>) -> MutexGuard<'_, Queue<C>> {
-    // Each change under this lock is whole before anything can panic.
+    // No code under this lock panics half-way through a change.
     queue.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -158,7 +159,7 @@ fn verify_together<M: StateMachine>(applicants: Vec<Applicant<M::Command>>) {
         .unzip();
     let mut verified = Proposal::verify_each::<M>(commands.concat()).into_iter();
     for (count, reply) in counts.into_iter().zip(replies) {
-        // One that no longer waits is no error.
+        // The send fails only if the caller no longer waits.
         let _gone = reply.send(verified.by_ref().take(count).collect());
     }
 }

@@ -1,4 +1,4 @@
-//! `souk audit`: replays a stopped validator's log and compares every digest it ever wrote down.
+//! `souk audit`: replays a stopped validator's log and compares every digest that it recorded.
 
 use std::path::Path;
 
@@ -8,45 +8,45 @@ use souk_consensus::{FolderDisk, LogIndex, StateMachine};
 use super::ViewsError;
 use super::views::compare;
 
-/// A folder in which every digest came out as written.
+/// The result of an audit that found every recorded digest correct.
 #[derive(Clone, Debug)]
 pub struct ValidatorAudit {
-    /// The replay.
+    /// The result of the replay.
     pub replay: Audit,
-    /// Snapshots whose bytes came out as written.
+    /// Snapshots whose bytes match.
     pub snapshots: Vec<LogIndex>,
-    /// Checkpoints of the views that came out as written.
+    /// The number of checkpoints in the views that match.
     pub views: u64,
 }
 
-/// What an audit found wrong.
+/// Why an audit failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ValidatorAuditError {
-    /// Log or snapshots.
+    /// The log or a snapshot is damaged.
     #[error(transparent)]
     Log(#[from] AuditError),
-    /// The folder.
+    /// The folder cannot be opened.
     #[error("cannot open the folder: {0}")]
     Folder(#[from] std::io::Error),
-    /// The views do not open: a running validator holds them, or they are damaged.
+    /// The views cannot be opened: a running validator holds them, or they are damaged.
     #[error("{0}; stop the validator first, or remove the folder, which can be rebuilt")]
     ViewsOpen(ViewsError),
-    /// The views open, and are not what was written.
+    /// The views open, but their rows are damaged.
     #[error("{0}; the log is not touched by it: remove the folder, which is rebuilt")]
     ViewsSpoiled(ViewsError),
-    /// The views are as they were written, and hold another digest.
+    /// The views are intact, but hold another digest than the replay.
     #[error("the views hold another digest for entry {index} than the replay comes to")]
     Views {
-        /// The entry.
+        /// The entry at which they differ.
         index: LogIndex,
     },
 }
 
 /// Audits a stopped validator's folder, which has a checkpoint every `checkpoint_entries` entries.
-/// `machine` makes a machine at its beginning.
+/// `machine` must return a machine at its beginning.
 ///
 /// # Errors
-/// The first thing that is damaged or does not come out as written.
+/// The first part that is damaged, or that does not match the recorded digest.
 pub fn audit<M: StateMachine>(
     folder: &Path,
     checkpoint_entries: u64,

@@ -1,45 +1,46 @@
-//! A backup's bytes: a list of digests of parts, then the parts, so that damage has a place.
+//! The bytes of a backup: a list of digests of parts, then the parts, so that an error can locate
+//! damage.
 
 use bytes::Bytes;
 use souk_consensus::Digest;
 use souk_consensus::manifest::{Manifest, ManifestError};
 
-/// First bytes of a backup: name and layout version.
+/// The first bytes of a backup: name and layout version.
 const MAGIC: &[u8; 8] = b"soukBAK1";
 
-/// Bytes of a part, unless there would be more parts than [`PARTS`]: a disk's page.
+/// Bytes of a part, unless there would be more parts than [`PARTS`]: one page of a disk.
 const PART_BYTES_MIN: usize = 4_096;
 
-/// Parts of a large backup; more would say little more about where damage is.
+/// Parts of a large backup; more would hardly locate damage better.
 const PARTS: usize = 32_768;
 
 /// The magic, the length of the list, and the list's digest.
 const HEAD_BYTES: usize = 8 + 4 + 32;
 
-/// Why bytes are no backup.
+/// Why bytes are not a valid backup.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BackupFault {
-    /// Not even the beginning of one.
+    /// The bytes do not begin like a backup.
     #[error("it is no backup of this version of souk: it begins with {0:?}")]
     Magic(Vec<u8>),
     /// The file ends early.
     #[error("it is cut short: it ends at byte {found}, {wanted} bytes were written")]
     Short {
-        /// Bytes there are.
+        /// The length of the file, in bytes.
         found: u64,
-        /// Bytes there were.
+        /// The length that was written, in bytes.
         wanted: u64,
     },
-    /// The list of parts is not what was written.
+    /// The list of parts is damaged.
     #[error("it is damaged between byte 8 and byte {end}, in its list of parts")]
     List {
         /// The first byte after the list.
         end: u64,
     },
-    /// The list is whole and makes no sense.
+    /// The list is intact but not valid.
     #[error("its list of parts makes no sense: {0}")]
     Manifest(#[from] ManifestError),
-    /// A part is not what was written.
+    /// A part is damaged.
     #[error("it is damaged between byte {start} and byte {end}")]
     Part {
         /// The part's first byte.
@@ -47,12 +48,12 @@ pub enum BackupFault {
         /// The first byte after it.
         end: u64,
     },
-    /// There is more than was written.
+    /// The file has extra bytes at its end.
     #[error("it has {0} bytes after its end")]
     Trailing(u64),
 }
 
-/// Packs a state.
+/// Encodes a state as a backup.
 pub(super) fn encode(state: &Bytes) -> Bytes {
     let manifest = Manifest::of(state, PART_BYTES_MIN.max(state.len().div_ceil(PARTS)));
     let list = manifest.encode();
@@ -66,7 +67,7 @@ pub(super) fn encode(state: &Bytes) -> Bytes {
     bytes.into()
 }
 
-/// Checks and unpacks a state.
+/// Checks a backup and returns its state.
 pub(super) fn decode(bytes: &Bytes) -> Result<Bytes, BackupFault> {
     let short = |wanted: usize| BackupFault::Short {
         found: bytes.len() as u64,

@@ -1,4 +1,4 @@
-//! Who waits for a response of the core, and how each is reached.
+//! The callers that wait for a response of the core, and the channels to them.
 
 use slab::Slab;
 use souk_consensus::replica::{Answer, ChangeError, ProposalRefusal};
@@ -7,20 +7,20 @@ use souk_roles::validator::event::{Caller, ReadMoment};
 use souk_roles::validator::questions::AnsweringMachine;
 use tokio::sync::oneshot;
 
-/// What became of commands that were proposed together.
+/// The outcome of commands that were proposed together.
 pub(super) type ProposalEnd = Result<Vec<Answer>, ProposalRefusal>;
 
-/// One who waits. One who no longer does is no error.
+/// A caller that waits. It is no error if it no longer does.
 pub(super) enum Waiting<M: AnsweringMachine> {
-    /// For commands.
+    /// It proposed commands.
     Proposal(oneshot::Sender<ProposalEnd>),
-    /// For what the machine says.
+    /// It queried the machine.
     Question(oneshot::Sender<(M::Reply, ReadMoment)>),
-    /// For a change of members.
+    /// It requested a change of members.
     Members(oneshot::Sender<Result<(), ChangeError>>),
 }
 
-/// All that wait, each under a number that is given again once it has its response.
+/// All callers that wait, each under a number that is reused after the response.
 pub(super) struct Callers<M: AnsweringMachine>(Slab<Waiting<M>>);
 
 impl<M: AnsweringMachine> Callers<M> {
@@ -28,12 +28,12 @@ impl<M: AnsweringMachine> Callers<M> {
         Self(Slab::new())
     }
 
-    /// Names one who waits.
+    /// Assigns a number to a caller.
     pub(super) fn insert(&mut self, waiting: Waiting<M>) -> Caller {
         Caller(self.0.insert(waiting) as u64)
     }
 
-    /// Tells one, who then waits no more.
+    /// Sends a caller its response; it then no longer waits.
     pub(super) fn respond(&mut self, caller: Caller, response: Response<M>) {
         let place = usize::try_from(caller.0).expect("it was a place here");
         match (self.0.remove(place), response) {
@@ -43,7 +43,7 @@ impl<M: AnsweringMachine> Callers<M> {
             (Waiting::Proposal(reply), Response::Refused(refused)) => {
                 drop(reply.send(Err(refused)));
             }
-            // Who asked a question sees that it is not answered.
+            // The caller of a question learns of the refusal because the channel closes.
             (Waiting::Question(reply), Response::Refused(_)) => drop(reply),
             (
                 Waiting::Question(reply),

@@ -1,4 +1,4 @@
-//! The replicated exchange of a validator, and the channel on which its changes are told.
+//! The replicated exchange of a validator, and the channel that announces its changes.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use super::statements::StatementWriter;
 use super::{Consistency, QueryError, Validator};
 use crate::folder::market_file::MarketFile;
 
-/// Changes a slow watcher may fall behind by; beyond them it is told that it missed some.
+/// Changes that a slow watcher can fall behind; beyond that it learns only that it missed some.
 const CHANGES_MAX: usize = 1024;
 
-/// Accounts that something happened to, in one step of the log.
+/// The accounts that one step of the log affected.
 pub type ChangedAccounts = Arc<[AccountKey]>;
 
-/// What the replicated log of a validator drives.
+/// The state machine that the replicated log of a validator drives.
 pub type ExchangeMachine = exchange::ExchangeMachine<Changes>;
 
-/// Where the changes of an exchange are told.
+/// The observer that announces the changes of an exchange.
 #[derive(Debug)]
 pub struct Changes {
     accounts: broadcast::Sender<ChangedAccounts>,
@@ -38,17 +38,17 @@ impl Watch for Changes {
         accounts.sort_unstable();
         accounts.dedup();
         if !accounts.is_empty() {
-            // Nobody listens on most validators most of the time.
+            // The send fails if there are no watchers, which is usual on most validators.
             let _ = self.accounts.send(accounts.into());
         }
     }
 }
 
 impl Validator<ExchangeMachine> {
-    /// The members, as this validator has them.
+    /// Returns the members, as this validator knows them.
     ///
     /// # Errors
-    /// When it does not answer.
+    /// If the validator does not answer.
     pub(super) async fn roster(&self) -> Result<Roster, QueryError> {
         match self.query(Consistency::Stale, Question::Roster).await? {
             (Reply::Roster(roster), _) => Ok(*roster),
@@ -57,8 +57,8 @@ impl Validator<ExchangeMachine> {
     }
 }
 
-/// Whether a state or an entry can't be taken because the market's rules have a later version than
-/// this build carries out: another release can.
+/// Returns whether a state or an entry is refused because the market's rules have a later version
+/// than this build supports: another release can continue.
 pub fn is_for_later_build(error: &ApplyError) -> bool {
     match error {
         ApplyError::Unable { .. } => true,
@@ -70,7 +70,7 @@ pub fn is_for_later_build(error: &ApplyError) -> bool {
     }
 }
 
-/// A market at its beginning, and where its changes are told.
+/// Returns a market at its beginning, and the sender that announces its changes.
 pub(super) fn begin(
     market: &MarketFile,
     statements: StatementWriter,

@@ -1,8 +1,8 @@
-//! A validator's door: requests of peers in, answers of the replicated exchange out.
+//! A validator's server for peers: requests in, answers of the replicated exchange out.
 //!
-//! Whatever validator a peer asks, reads are linearizable: the answer holds everything that was
-//! acknowledged anywhere before the question. A peer that asks for it gets a stale one, with its
-//! age: the way to look at a market whose quorum is gone.
+//! Whichever validator a peer asks, reads are linearizable: the answer holds everything that was
+//! acknowledged anywhere before the question. A peer can instead ask for a stale answer, which
+//! states its age: this shows a market that has lost its quorum.
 
 mod announcements;
 mod members;
@@ -36,19 +36,19 @@ use crate::validator::{Consistency, ProposeError, QueryError, ReadMoment, Valida
 use announcements::Announcements;
 use sharing::Sharing;
 
-/// Streams served at a time, watches among them: a few for each of a few hundred peers.
+/// Streams served at a time, watches included: a few for each of a few hundred peers.
 const STREAMS_MAX: usize = 1024;
 
-/// A stream without requests is closed after this.
+/// The validator closes a stream without requests after this time.
 const IDLE_MAX: Duration = Duration::from_secs(30);
 
-/// What one peer may ask at once, and in each second after, on all its streams together, in
-/// questions about one account ([`Request::cost`]): a buyer asks some forty a job. Who asks more is
-/// answered later.
+/// The questions about one account ([`Request::cost`]) that one peer can ask in a burst, and per
+/// second after that, on all its streams together: a buyer asks some forty per job. A peer that
+/// asks more must wait for the answer.
 const ASKED_BURST: u32 = 4_096;
 const ASKED_PER_SECOND: u32 = 2_048;
 
-/// What every stream of the door shares.
+/// The state that all streams of the server share.
 struct Door {
     network: Network,
     validator: Validator<ExchangeMachine>,
@@ -60,11 +60,11 @@ struct Door {
     rate_limit: RateLimit,
 }
 
-/// Where a validator's door hears what the exchange did.
+/// The news of the exchange for a validator's server.
 pub(super) struct ExchangeNews {
-    /// To whom something happened, as it does.
+    /// The accounts that changed, as they change.
     pub(super) changes: broadcast::Sender<ChangedAccounts>,
-    /// What happened to whom.
+    /// The history of accounts.
     pub(super) statements: Statements,
 }
 
@@ -158,7 +158,7 @@ impl Door {
         Ok(())
     }
 
-    /// The answer, and its age if a stale one was asked for.
+    /// Returns the answer, with its age if the peer asked for a stale one.
     async fn answer(
         &self,
         peer: PeerId,
@@ -175,7 +175,7 @@ impl Door {
             Request::Members => self.members().await,
             Request::Order(order) => self.order(order).await,
             Request::Statement(account, before) => self.statement(account, before).await,
-            // Served by `converse`, they never come here.
+            // `converse` serves these, so they never come here.
             Request::Watch(_) | Request::Backup(_) | Request::Stale => Answer::Changed,
             question => return read(&self.validator, question, consistency).await,
         };
@@ -183,7 +183,7 @@ impl Door {
     }
 
     async fn submit(&self, batch: SignedBatch) -> Answer {
-        // Checked here so that nobody's nonsense takes the others' place in the log.
+        // This check keeps invalid commands from taking the place of valid ones in the log.
         let verified = self
             .validator
             .verify_each(vec![batch.encode().into()])
@@ -213,8 +213,8 @@ impl Door {
         }
     }
 
-    /// The answer to a question that all ask alike, as a [`TimedAnswer`] travels: it is made once
-    /// for all who wait for it.
+    /// Returns the answer to a question that many ask alike, as an encoded [`TimedAnswer`]: it is
+    /// computed once for all who wait for it.
     async fn share(
         &self,
         request: &Request,
@@ -239,7 +239,7 @@ impl Door {
     }
 
     async fn statement(&self, account: AccountKey, before: Option<LogPlace>) -> Answer {
-        // Whatever was acknowledged before is applied here, too.
+        // After this query, this validator has applied everything acknowledged before.
         let seen = self
             .validator
             .query(Consistency::Linearizable, Question::Sums);
@@ -281,7 +281,7 @@ impl Door {
         Answer::Done
     }
 
-    /// Those that announced themselves here, and those that were heard of by gossip.
+    /// Finds peers that announced themselves here, and those known by gossip.
     async fn find(&self, accounts: &[AccountKey]) -> Answer {
         let mut found: Vec<Contact> = {
             let announced = self.announcements();
@@ -304,14 +304,14 @@ impl Door {
     }
 
     fn announcements(&self) -> MutexGuard<'_, Announcements> {
-        // Each change under this lock is whole before anything can panic.
+        // No code under this lock panics half-way through a change.
         self.announcements
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Puts a question to the state.
+/// Queries the state.
 async fn read(
     validator: &Validator<ExchangeMachine>,
     request: Request,
@@ -337,7 +337,7 @@ fn age_of(seen: ReadMoment) -> Age {
     }
 }
 
-/// An answer as it is sent: with this validator's clock, of which a client believes the median.
+/// Returns an answer with this validator's clock; a client trusts the median of such clocks.
 fn timed(age: Option<Age>, answer: Answer) -> TimedAnswer {
     let time = Millis(unix_ms());
     TimedAnswer { time, age, answer }

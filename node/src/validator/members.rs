@@ -1,4 +1,5 @@
-//! Membership by command: a newcomer learns first, then gets its vote; leadership is handed over.
+//! Membership by command: a new validator first learns and then gets its vote; leadership can be
+//! transferred.
 
 use std::time::Duration;
 
@@ -10,29 +11,30 @@ use tokio::sync::oneshot;
 use super::task::Input;
 use super::{QueryError, Validator};
 
-/// How often a change under way is looked at.
+/// How often a change in progress is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Why the members were not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum MembersError {
-    /// The replica refuses.
+    /// The replica refuses the change.
     #[error(transparent)]
     Change(#[from] ChangeError),
     /// The validator does not answer.
     #[error(transparent)]
     Query(#[from] QueryError),
-    /// It takes too long; it may still happen.
+    /// The change takes too long; it may still take effect.
     #[error("the change was proposed and is not done after {0:?}: look again later")]
     Timeout(Duration),
 }
 
 impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     /// Adds a validator that was begun with `Join`: as a learner first, then, once it has caught
-    /// up, as a voter. To be asked of the leader.
+    /// up, as a voter. You must call this on the leader.
     ///
     /// # Errors
-    /// When it can't be added. A timeout may leave it a learner; asking again goes on from there.
+    /// If the validator cannot be added. After a timeout it may be a learner; another call
+    /// continues from there.
     pub async fn add_member(&self, id: ReplicaId) -> Result<(), MembersError> {
         let is = |list: &[u64]| list.contains(&id.get());
         if !is(self.status().await?.members.get_learners()) {
@@ -49,10 +51,10 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
         self.until(|status| is(status.members.get_voters())).await
     }
 
-    /// Removes a validator for good: its id is never used again. To be asked of the leader.
+    /// Removes a validator for good: its id is never used again. You must call this on the leader.
     ///
     /// # Errors
-    /// When it can't be removed.
+    /// If the validator cannot be removed.
     pub async fn remove_member(&self, id: ReplicaId) -> Result<(), MembersError> {
         self.change(vec![MemberChange::Remove(id)]).await?;
         let gone = |status: &Status| {
@@ -63,19 +65,19 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
         self.until(gone).await
     }
 
-    /// Hands leadership to another voter.
+    /// Transfers leadership to another voter.
     ///
     /// # Errors
-    /// When it did not come to lead in time.
+    /// If the other voter did not become leader in time.
     pub async fn transfer_leadership(&self, to: ReplicaId) -> Result<(), MembersError> {
         self.ask(Input::Transfer { to })?;
         self.until(|status| status.leader == Some(to)).await
     }
 
-    /// Proposes a change of members; it has happened once the status says so.
+    /// Proposes a change of members, which has taken effect once the status shows it.
     ///
     /// # Errors
-    /// When it can't be made now, or never.
+    /// If the change cannot be made now, or ever.
     pub async fn change(&self, changes: Vec<MemberChange>) -> Result<(), MembersError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Input::Members { changes, reply })?;

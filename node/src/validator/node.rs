@@ -1,7 +1,8 @@
-//! A validator as a node: its replica, its lines to the other validators, its door for peers.
+//! A validator as a node: its replica, its connections to the other validators, and the server of
+//! peers' requests.
 //!
-//! A folder says whether it ever held a log. One that did and holds none was wiped: it has
-//! forgotten what it promised, and is refused under its old id.
+//! The folder records whether it ever held a log. If it did and the log is gone, the validator has
+//! forgotten its promises, and must not start under its old id.
 
 mod admission;
 mod gauges;
@@ -41,66 +42,66 @@ use keeper::Keeper;
 
 pub use restoring::{Restoration, RestoreError, restore};
 
-/// Raft messages on their way to the network task; raft sends again what does not fit.
+/// Raft messages that can wait for the network task; raft repeats those that do not fit.
 const OUTBOUND_MAX: usize = 4096;
 
-/// The file that says that this node has had its log: a log that is gone is then a loss, not a
+/// The file that records that this node has had its log: a missing log is then a loss, not a
 /// beginning.
 const FOUNDED_FILE: &str = "founded";
 
-/// The file that says that the market has removed the validator of this folder.
+/// The file that records that the market has removed the validator of this folder.
 pub const REMOVED_FILE: &str = "removed";
 
-/// The log, its snapshots and the views.
+/// The folder of the log, its snapshots and the views.
 const REPLICA_FOLDER: &str = "replica";
 
-/// What accounts' statements lie in, inside it.
+/// The folder of accounts' statements, inside it.
 const STATEMENTS_FOLDER: &str = "statements";
 
-/// What a validator runs with.
+/// The configuration of a validator node.
 pub struct SeatConfig {
-    /// Its folder.
+    /// The validator's folder.
     pub home: PathBuf,
-    /// Its key.
+    /// The validator's key.
     pub key: NodeKey,
-    /// Its market.
+    /// The market that it belongs to.
     pub market: MarketFile,
-    /// Its place in it.
+    /// The validator's id and address.
     pub validator: ValidatorFile,
-    /// What it does in the network beyond the usual.
+    /// Optional features of its network.
     pub network: network::Options,
 }
 
 /// Why a validator stopped or did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SeatError {
-    /// The market's file.
+    /// The market's file is not usable.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A validator in the market's file has no usable key.
     #[error(transparent)]
     Key(#[from] NotAKey),
-    /// This node's key is not the one the market has for its raft id.
+    /// The market assigns this node's raft id to another key.
     #[error("this node's key is not that of validator {raft_id} of the market")]
     Impostor {
-        /// The raft id it was told.
+        /// The raft id that this node was configured with.
         raft_id: u64,
     },
-    /// The log is gone.
+    /// The log of this validator is missing.
     #[error(
         "the log of validator {raft_id} is gone from {path}: it has forgotten what it promised the \
          others, and can't come back under its old id"
     )]
     Wiped {
-        /// Its raft id.
+        /// The raft id of this validator.
         raft_id: u64,
-        /// Where the log was.
+        /// The folder in which the log was.
         path: PathBuf,
     },
-    /// It left the market.
+    /// The market removed this validator.
     #[error("validator {raft_id} was removed from the market; its id never comes back")]
     Removed {
-        /// Its raft id.
+        /// The raft id of this validator.
         raft_id: u64,
     },
     /// A raft id is 0.
@@ -112,9 +113,9 @@ pub enum SeatError {
     /// The folder could not be used.
     #[error("cannot use {path}: {source}")]
     Folder {
-        /// The folder or file.
+        /// The folder or file that could not be used.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The replica did not start.
@@ -126,7 +127,7 @@ pub enum SeatError {
 }
 
 impl SeatError {
-    /// Whether a later release of souk can go on in this folder, and this one can't.
+    /// Returns whether a later release of souk can continue in this folder, while this one cannot.
     #[must_use]
     pub fn is_for_later_build(&self) -> bool {
         let error = match self {
@@ -147,8 +148,8 @@ pub struct Seat {
 }
 
 impl Seat {
-    /// Recovers the replica, joins the network and serves. A newcomer waits here until it was
-    /// admitted; `waiting` is told at which address.
+    /// Recovers the replica, joins the network and serves. A new validator waits here for its
+    /// admission and passes its address to `waiting`.
     pub async fn start(config: SeatConfig, waiting: impl FnOnce(&str)) -> Result<Seat, SeatError> {
         let SeatConfig {
             home,
@@ -173,7 +174,7 @@ impl Seat {
         )
         .await?;
         for contact in market.contacts()? {
-            // The network was started a moment ago: it has not stopped.
+            // The network has just started, so it has not stopped.
             let _ = network.learn(&contact).await;
         }
         let address = reached_at(&file.listen, &key);
@@ -219,7 +220,7 @@ impl Seat {
         })
     }
 
-    /// What tells how it does, for as long as the process runs.
+    /// Returns a function that renders the validator's metrics for as long as the process runs.
     #[must_use]
     pub fn figures(&self) -> PageMaker {
         let (told, peers) = (self.validator.clone(), self.keeper.network.clone());
@@ -250,9 +251,9 @@ impl Seat {
 /// A validator's place among the others, before it begins.
 struct SeatPlace {
     id: ReplicaId,
-    /// Those others named, where they were asked.
+    /// The members that the other validators named, if it asked them.
     told: Vec<Member>,
-    /// The founders, where this is one of them that may begin.
+    /// The founders, if this one is a founder and may begin.
     founders: Option<Vec<ReplicaId>>,
 }
 
@@ -288,7 +289,7 @@ impl SeatPlace {
             return Err(SeatError::Impostor { raft_id });
         }
         let told = match (founder, holds_log(home)) {
-            // It needs nobody's word.
+            // It needs no confirmation.
             (true, true) => None,
             (true, false) => admission::ask_as_fresh(network, &others, &market.genesis).await,
             (false, _) => admission::ask_members(network, &others, &market.genesis).await,
@@ -334,7 +335,8 @@ impl SeatPlace {
     }
 }
 
-/// Where a validator that listens here is reached; none where the address does not say.
+/// Returns the address at which peers reach a validator that listens at `listen`; none if `listen`
+/// does not determine it.
 pub fn reached_at(listen: &Multiaddr, key: &NodeKey) -> Option<String> {
     let anywhere = |part: Protocol<'_>| match part {
         Protocol::Ip4(ip) => ip.is_unspecified(),
@@ -352,15 +354,16 @@ pub fn reached_at(listen: &Multiaddr, key: &NodeKey) -> Option<String> {
     contact.to_text()
 }
 
-/// Whether a validator's folder has ever held a log.
+/// Returns whether a validator's folder has ever held a log.
 pub fn has_begun(home: &Path) -> bool {
     home.join(FOUNDED_FILE).exists() || holds_log(home)
 }
 
-/// Puts a validator's log aside, so that its folder can be a newcomer's. Where it went.
+/// Moves a validator's log aside, so that a new validator can use its folder. Returns the log's new
+/// path.
 ///
 /// # Errors
-/// When the file system refuses.
+/// If the file system refuses.
 pub fn put_aside(home: &Path) -> Result<Option<PathBuf>, SeatError> {
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -388,7 +391,7 @@ fn open_statements(home: &Path) -> Result<(StatementWriter, Statements), SeatErr
 }
 
 fn holds_log(home: &Path) -> bool {
-    // A replica's folder has a snapshot from its first moment on.
+    // A replica's folder has a snapshot from its start.
     let names = fs::read_dir(home.join(REPLICA_FOLDER))
         .into_iter()
         .flatten();
@@ -397,10 +400,10 @@ fn holds_log(home: &Path) -> bool {
         .any(|entry| entry.file_name().to_string_lossy().starts_with("snapshot-"))
 }
 
-/// Audits the log of a stopped validator whose folder `home` is.
+/// Audits the log of a stopped validator whose folder is `home`.
 ///
 /// # Errors
-/// The first thing that is damaged or does not come out as written.
+/// The first part that is damaged, or that does not replay to the recorded result.
 pub fn audit(home: &Path, market: &MarketFile) -> Result<ValidatorAudit, ValidatorAuditError> {
     let any = ReplicaId::new(1).expect("1 is an id");
     let checkpoint_entries = ReplicaConfig::new(any, 0).checkpoint_entries;

@@ -1,8 +1,8 @@
-//! Whoever looks after the validators: signs orders about them and brings them to the leader.
+//! The operator's client: signs orders about the validators and brings them to the leader.
 //!
-//! An order is signed with the market's operator key, a backup also with the validator's own. The
-//! connection is made under a key of its own that means nothing, so that a running validator can
-//! be asked with the validator's key.
+//! The market's operator key signs an order; for a backup the validator's own key can sign too. The
+//! connection uses a throwaway key, so that you can contact a running validator while you hold the
+//! validator's key.
 
 use std::time::Duration;
 
@@ -27,19 +27,19 @@ use crate::protocols::roster::{Body, Order, RosterRefusal, SignedOrder};
 /// How long a signed order stays valid, in milliseconds.
 const EXPIRY_MS: u64 = 60_000;
 
-/// How long a leader is looked for.
+/// How long the client looks for a leader.
 const LEADER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often the members are looked at while a change is under way.
+/// How often the client checks the members while a change is in progress.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);
 
 /// How long the next piece of a backup may take.
 const BACKUP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Bytes of a backup that are believed: the most a snapshot can be sent with.
+/// The most bytes that a backup can claim: the largest snapshot that can be sent.
 const BACKUP_BYTES_MAX: u64 = 16 << 30;
 
-/// Signs for one key; see the module.
+/// Signs orders with one key.
 pub struct Operator {
     key: NodeKey,
     market: MarketId,
@@ -49,88 +49,88 @@ pub struct Operator {
 /// Why an order was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
-    /// No validator answers.
+    /// No validator answered.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// The order may not be given, or would do harm.
+    /// The leader refused the order: the signer may not give it, or it would do harm.
     #[error(transparent)]
     Declined(#[from] OrderRefusal),
-    /// Nobody leads.
+    /// No validator leads.
     #[error("no validator leads: too few of them run")]
     NoLeader,
     /// The leader did not answer.
     #[error("validator {leader} leads and does not answer: {cause}")]
     Leader {
-        /// Its raft id.
+        /// The leader's raft id.
         leader: u64,
-        /// What came instead.
+        /// The failure of the request.
         cause: AttemptError,
     },
-    /// No such validator.
+    /// The market has no such validator.
     #[error("there is no validator {raft_id}; there are {known}")]
     Unknown {
-        /// The id given.
+        /// The id in the order.
         raft_id: u64,
-        /// Those there are.
+        /// The ids of the market's validators.
         known: String,
     },
-    /// The address.
+    /// The address does not parse.
     #[error(transparent)]
     Address(#[from] ContactError),
-    /// It has a place already.
+    /// The key at this address belongs to a validator already.
     #[error("{address} is validator {raft_id} already ({standing})")]
     Already {
-        /// The address.
+        /// The address in the order.
         address: String,
-        /// Its raft id.
+        /// The validator's raft id.
         raft_id: u64,
-        /// What it is.
+        /// The validator's standing.
         standing: &'static str,
     },
-    /// It left before.
+    /// The market removed this validator before.
     #[error("validator {0} was removed before")]
     Removed(u64),
-    /// It is in the log and has not happened yet.
+    /// The change is in the log but has not taken effect yet.
     #[error(
         "validator {raft_id} is {standing} after {} s: {}", waited.as_secs(), why(standing)
     )]
     Waiting {
-        /// Its raft id.
+        /// The validator's raft id.
         raft_id: u64,
-        /// What it is.
+        /// The validator's current standing.
         standing: &'static str,
-        /// How long was waited.
+        /// How long the client waited.
         waited: Duration,
     },
-    /// The backup did not come.
+    /// The validator sent no complete backup.
     #[error("the backup did not come from validator {raft_id}: {cause}")]
     Backup {
-        /// Who was asked.
+        /// The validator's raft id.
         raft_id: u64,
-        /// What came instead.
+        /// The failure of the transfer.
         cause: BackupFailure,
     },
 }
 
-/// Why a backup did not come.
+/// Why a backup did not arrive.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupFailure {
-    /// Nobody is there.
+    /// The validator could not be reached.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The conversation broke.
+    /// The stream broke.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// It says no.
+    /// The validator refused.
     #[error("{0}")]
     Refused(String),
-    /// It stopped in between.
+    /// The validator stopped in between.
     #[error("nothing came for {} s", BACKUP_TIMEOUT.as_secs())]
     Silent,
 }
 
 impl Operator {
-    /// Reaches the market of `market` to sign with `key`.
+    /// Connects to `market`, to sign with `key`.
     pub async fn join(key: NodeKey, market: &MarketFile) -> Result<Operator, ReachError> {
         let (broker, _) = reach::look(market).await?;
         Ok(Operator {
@@ -140,12 +140,12 @@ impl Operator {
         })
     }
 
-    /// The account of the key it signs with.
+    /// Returns the account of the key it signs with.
     pub fn account(&self) -> AccountKey {
         AccountKey(self.key.public())
     }
 
-    /// Who the validators are: as the leader sees it, where there is one.
+    /// Returns the validators, as the leader sees them if there is one.
     pub async fn members(&self) -> Result<Members, OrderError> {
         let seen = self.broker.refresh().await?;
         let Some(leader) = seen.member(seen.leader).and_then(peer_of) else {
@@ -157,8 +157,7 @@ impl Operator {
         }
     }
 
-    /// Adds a validator and waits until it votes. One that was added before and does not vote yet
-    /// is waited for.
+    /// Adds a validator and waits until it votes. If the market added it before, it only waits.
     pub async fn add(&self, address: &str, patience: Duration) -> Result<Member, OrderError> {
         let contact = Contact::parse(address)?;
         let account = AccountKey(contact.account);
@@ -189,7 +188,7 @@ impl Operator {
         self.until(raft_id, Standing::Removed, patience).await
     }
 
-    /// Has another validator lead.
+    /// Transfers the leadership to another validator.
     pub async fn transfer(&self, raft_id: u64) -> Result<u64, OrderError> {
         self.known(raft_id).await?;
         self.order(Order::Lead { raft_id }).await
@@ -239,7 +238,7 @@ impl Operator {
         })
     }
 
-    /// Brings an order to whoever leads.
+    /// Signs an order and brings it to the leader.
     async fn order(&self, order: Order) -> Result<u64, OrderError> {
         let request = Request::Order(self.sign(order.clone()));
         let deadline = Instant::now() + LEADER_PATIENCE;
@@ -272,7 +271,7 @@ impl Operator {
         }
     }
 
-    /// The raft id of an order that took effect although its answer was lost.
+    /// Returns the raft id of an order that took effect although its answer was lost.
     async fn carried_out(&self, order: &Order) -> Result<u64, OrderError> {
         match order {
             Order::Admit { account, .. } => {
@@ -295,7 +294,7 @@ impl Operator {
     ) -> Result<Member, OrderError> {
         let deadline = Instant::now() + patience;
         loop {
-            // While leadership changes nobody may answer for a moment.
+            // During a change of leadership there may be no answer for a moment.
             if let Ok(members) = self.members().await
                 && let Some(member) = members.member(raft_id)
             {
@@ -328,7 +327,7 @@ impl Operator {
     }
 }
 
-/// A standing in a word.
+/// Returns the word for a standing.
 pub fn name(standing: Standing) -> &'static str {
     match standing {
         Standing::Waiting => "waiting",

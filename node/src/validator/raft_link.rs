@@ -1,8 +1,9 @@
-//! The replicated log's line between validators: `/souk/raft/2`, one-way streams of frames.
+//! The replicated log's connection between validators: `/souk/raft/2`, one-way streams of frames.
 //!
-//! Each validator opens one stream to each other and keeps it. What cannot be sent is dropped, as
-//! raft allows: it sends again what matters. A stream is taken only from a peer that the roster
-//! names as a validator, and speaks for that validator's id alone; both follow the roster.
+//! Each validator opens one stream to each other and keeps it. It drops messages that it cannot
+//! send, as raft allows: raft repeats the important ones. It accepts a stream only from a peer that
+//! the roster names as a validator, and only messages with that validator's id; both follow the
+//! roster.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -23,23 +24,23 @@ use crate::validator::Validator;
 /// The protocol's name.
 pub const PROTOCOL: StreamProtocol = StreamProtocol::new("/souk/raft/2");
 
-/// Messages waiting for one peer: more than a round of a few hundred entries; older ones are of no
-/// use to raft once newer ones wait.
+/// Messages that can wait for one peer: more than a round of a few hundred entries; older ones are
+/// useless to raft once newer ones wait.
 const WAITING_MAX: usize = 1024;
 
-/// Streams from other validators at a time: a few for each, while connections change.
+/// Streams from other validators at a time: a few for each while connections change.
 const STREAMS_MAX: usize = 64;
 
-/// Messages that wait and are sent with one write; a few of a megabyte each is the most memory.
+/// Messages sent with one write; a few of a megabyte each use the most memory.
 const TOGETHER_MAX: usize = 8;
 
-/// The pause before a peer that could not be reached is tried again.
+/// The pause before the validator tries an unreachable peer again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// The other validators by peer, as they are at this moment.
+/// The current validators other than this one, by peer.
 pub type Peers = Arc<HashMap<PeerId, ReplicaId>>;
 
-/// Takes messages of `peers` for `validator`.
+/// Receives messages of `peers` for `validator`.
 pub fn receive<M: AnsweringMachine<Command: Send> + Send + 'static>(
     network: &Network,
     validator: Validator<M>,
@@ -50,13 +51,13 @@ pub fn receive<M: AnsweringMachine<Command: Send> + Send + 'static>(
         let from = peers.borrow_and_update().get(&peer).copied();
         async move {
             let Some(from) = from else {
-                // No louder: whoever likes may say it a hundred times a second.
+                // The level is low, because any peer can cause this a hundred times a second.
                 tracing::debug!(%peer, "a peer that is no validator spoke raft");
                 return;
             };
             let unseated = async {
                 let left = peers.wait_for(|peers| peers.get(&peer) != Some(&from));
-                // Where nobody changes the peers any more, they stay.
+                // Without a sender the peers no longer change.
                 if left.await.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -69,13 +70,13 @@ pub fn receive<M: AnsweringMachine<Command: Send> + Send + 'static>(
     });
 }
 
-/// A peer's line: dropped, it is closed.
+/// The connection to a peer; dropping it closes it.
 struct Line {
     peer: PeerId,
     waiting: mpsc::Sender<Bytes>,
 }
 
-/// Sends what comes from `outbound` to the peers it is for, until the channel closes.
+/// Sends each message from `outbound` to its peer, until the channel closes.
 pub async fn send<M: AnsweringMachine<Command: Send> + Send + 'static>(
     network: Network,
     validator: Validator<M>,
@@ -96,18 +97,18 @@ pub async fn send<M: AnsweringMachine<Command: Send> + Send + 'static>(
     };
     let mut lines: HashMap<ReplicaId, Line> = HashMap::new();
     while let Some(envelope) = outbound.recv().await {
-        // A sender that has gone leaves the peers as they are.
+        // Without a sender the peers stay as they are.
         if lines.is_empty() || peers.has_changed().unwrap_or(false) {
             follow(open, &mut lines, &peers.borrow_and_update());
         }
         if let Some(line) = lines.get(&envelope.to) {
-            // A full line is a peer that is gone or slow; raft sends again.
+            // If the queue is full, the peer is gone or slow; raft repeats the message.
             let _ = line.waiting.try_send(envelope.bytes);
         }
     }
 }
 
-/// Closes the lines of those that left and opens those of newcomers.
+/// Closes the connections to peers that left and opens those to new ones.
 fn follow(
     open: impl Fn(PeerId, ReplicaId) -> Line,
     lines: &mut HashMap<ReplicaId, Line>,
@@ -138,7 +139,8 @@ async fn listen<M: AnsweringMachine<Command: Send> + Send + 'static>(
     }
 }
 
-/// Keeps one stream to one peer and sends what waits; says so where the peer is not reached.
+/// Keeps one stream to one peer and sends the queued messages; reports when the peer cannot be
+/// reached.
 async fn keep_line(
     network: Network,
     peer: PeerId,

@@ -1,8 +1,8 @@
 //! Backup and restore: the whole state as one file that verifies itself.
 //!
-//! A backup is not a replica. One that came back under its old id would have forgotten promises it
-//! made since, so a restore either begins a new group, or gives a newcomer of the old group a state
-//! to start from.
+//! A backup is not a replica. If one came back under its old id, it would have forgotten the
+//! promises that it made since. A restore therefore either begins a new group, or gives a new
+//! member of the old group a state to start from.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,75 +19,76 @@ use super::backup_file::{self, BackupFault};
 use super::task::Input;
 use super::{QueryError, Validator};
 
-/// Why a backup was not written.
+/// Why a backup could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
-    /// What came is no backup, or was damaged on its way.
+    /// The received bytes are no backup, or were damaged on the way.
     #[error("the backup that came: {0}")]
     Damaged(#[from] BackupFault),
-    /// It holds no state.
+    /// The backup holds no state.
     #[error("the backup that came: {0}")]
     State(#[from] SnapshotError),
-    /// The file.
+    /// The file cannot be written.
     #[error("cannot write {}: {cause}", file.display())]
     Write {
-        /// Which.
+        /// The backup's file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         #[source]
         cause: std::io::Error,
     },
 }
 
-/// Why a backup was not restored.
+/// Why a backup could not be restored.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreBackupError {
-    /// The file can't be read.
+    /// The file cannot be read.
     #[error("cannot read {}: {cause}", file.display())]
     Read {
-        /// Which.
+        /// The backup's file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         #[source]
         cause: std::io::Error,
     },
-    /// The file is damaged, or no backup.
+    /// The file is damaged, or not a backup.
     #[error("{}: {cause}", file.display())]
     Damaged {
-        /// Which.
+        /// The backup's file.
         file: PathBuf,
-        /// What is wrong, and where.
+        /// The damage, with its position.
         #[source]
         cause: BackupFault,
     },
     /// The file holds no state of a validator.
     #[error("{} holds no state of a validator: {cause}", file.display())]
     Backup {
-        /// Which.
+        /// The backup's file.
         file: PathBuf,
-        /// What is wrong.
+        /// The fault of the state.
         #[source]
         cause: SnapshotError,
     },
     /// The folder is in use.
     #[error("{} holds a replica already: restore into an empty folder", .0.display())]
     Used(PathBuf),
-    /// The folder can't be opened.
+    /// The folder cannot be opened.
     #[error(transparent)]
     Open(#[from] StoreOpenError),
-    /// The folder can't be made.
+    /// The folder cannot be created.
     #[error("cannot make the folder: {0}")]
     Folder(#[from] std::io::Error),
-    /// The folder can't be written.
+    /// The folder cannot be written.
     #[error(transparent)]
     Write(#[from] WalError),
 }
 
 impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
-    /// The state as it stands here, as the bytes of a backup, and the last entry in it.
+    /// Returns this validator's current state as the bytes of a backup, and the index of its last
+    /// entry.
     ///
     /// # Errors
-    /// When the validator does not answer.
+    /// If the validator does not answer.
     pub async fn backup(&self) -> Result<(LogIndex, Bytes), QueryError> {
         let (reply, answer) = oneshot::channel();
         self.ask(Input::Backup { reply })?;
@@ -96,10 +97,11 @@ impl<M: AnsweringMachine<Command: Send> + Send + 'static> Validator<M> {
     }
 }
 
-/// Checks the bytes of a backup and writes them to a file, durably. Returns the last entry in it.
+/// Checks the bytes of a backup and writes them durably to a file. Returns the index of the last
+/// entry.
 ///
 /// # Errors
-/// When the bytes are none, or the file can't be written.
+/// If the bytes are not a backup, or the file cannot be written.
 pub fn write_backup(file: &Path, bytes: &Bytes) -> Result<LogIndex, BackupError> {
     let snapshot = Snapshot::decode(backup_file::decode(bytes)?)?;
     write_durably(file, bytes).map_err(|cause| BackupError::Write {
@@ -112,7 +114,7 @@ pub fn write_backup(file: &Path, bytes: &Bytes) -> Result<LogIndex, BackupError>
 /// Reads the state in a backup.
 ///
 /// # Errors
-/// When the file is damaged, at which byte, or is no backup.
+/// If the file is not a backup, or is damaged; the error names the byte.
 pub fn read_backup(file: &Path) -> Result<Snapshot, RestoreBackupError> {
     let named = || file.to_path_buf();
     let bytes = fs::read(file).map_err(|cause| RestoreBackupError::Read {
@@ -130,10 +132,10 @@ pub fn read_backup(file: &Path) -> Result<Snapshot, RestoreBackupError> {
     })
 }
 
-/// Makes a state what a replica in `folder` begins with. Returns the last entry in it.
+/// Stores a state as the beginning of a replica in `folder`. Returns the index of its last entry.
 ///
 /// # Errors
-/// When the folder is in use or can't be written.
+/// If the folder is in use or cannot be written.
 pub fn place_state(folder: &Path, state: Snapshot) -> Result<LogIndex, RestoreBackupError> {
     let disk = FolderDisk::open(folder)?;
     let (mut store, found) = Store::open(disk, StoreConfig::default())?;
@@ -145,11 +147,11 @@ pub fn place_state(folder: &Path, state: Snapshot) -> Result<LogIndex, RestoreBa
     Ok(index)
 }
 
-/// Makes `folder` the beginning of a new group of `members` with the state of a backup. Every
-/// member is restored from the same file with the same list. Returns the last entry in it.
+/// Stores the state of a backup in `folder` as the beginning of a new group of `members`. You must
+/// restore every member from the same file with the same list. Returns the index of the last entry.
 ///
 /// # Errors
-/// When the file is no backup, or the folder is in use.
+/// If the file is not a backup, or the folder is in use.
 pub fn restore_backup(
     file: &Path,
     folder: &Path,
@@ -158,7 +160,7 @@ pub fn restore_backup(
     place_state(folder, read_backup(file)?.refounded(members))
 }
 
-/// Under another name first, so that a crash leaves the old file or the new one.
+/// Writes under another name first, so that a crash leaves either the old file or the new one.
 fn write_durably(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
     let mut unfinished = file.as_os_str().to_owned();
     unfinished.push(".unfinished");

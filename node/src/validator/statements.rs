@@ -1,9 +1,10 @@
-//! Every account's statement, kept in sled by a thread of its own: what the market's state forgets
-//! and people ask for. It is no part of the replicated state and nothing is needed to start.
+//! Every account's statement, which a separate thread keeps in sled: history that the market's
+//! state forgets and people ask for. It is not part of the replicated state, and a validator starts
+//! without it.
 //!
-//! Lines come from the log as it is applied. What was never seen here (a snapshot took its place,
-//! or the thread was far behind) shows as a gap between two lines' balances, never as a wrong sum.
-//! Lines lie in generations, of which the oldest goes when there are too many.
+//! Lines come from the log as it is applied. A step that the thread never saw (a snapshot took its
+//! place, or the thread was far behind) shows as a gap between two lines' balances, never as a
+//! wrong sum. Lines lie in generations; when there are too many, the oldest is deleted.
 
 use std::iter::once;
 use std::path::Path;
@@ -17,7 +18,7 @@ use souk_roles::market::statement::{LINES_MAX, LogPlace, Statement, StatementLin
 
 use super::views;
 
-/// Steps of the log on their way to the thread.
+/// Steps of the log that can wait for the thread.
 const ON_THE_WAY_MAX: usize = 16_384;
 
 /// Steps written in one batch.
@@ -26,16 +27,16 @@ const TOGETHER_MAX: usize = 1_024;
 /// Lines of a generation, some 200 bytes each.
 const GENERATION_LINES: u64 = 250_000;
 
-/// Generations that are kept.
+/// The number of generations.
 const GENERATIONS_MAX: usize = 8;
 
-/// How long nothing must have come before sled writes what it has.
+/// After this time without input, sled flushes.
 const FLUSH_PERIOD: Duration = Duration::from_secs(1);
 
 /// Bytes of lines in one answer.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// The keys of what is no line, in sled's own tree.
+/// The keys in sled's own tree that do not hold lines.
 const APPLIED: &[u8] = b"applied";
 const WRITTEN: &[u8] = b"written";
 
@@ -46,25 +47,25 @@ struct Step {
     events: Vec<Event>,
 }
 
-/// What the thread is told.
+/// The inputs of the thread.
 enum WriterInput {
-    /// Write this down.
+    /// Write this step.
     Step(Step),
-    /// Say when all before is written.
+    /// Answer once everything before is written.
     Mark(SyncSender<()>),
 }
 
-/// Where steps of the log are told to be written down.
+/// The sending end, on which the validator submits steps of the log.
 #[derive(Clone, Debug)]
 pub(super) struct StatementWriter(Option<SyncSender<WriterInput>>);
 
 impl StatementWriter {
-    /// One that keeps nothing: for a state that is only looked at.
+    /// Returns a writer that discards everything: for a state that is only inspected.
     pub(super) fn none() -> Self {
         Self(None)
     }
 
-    /// Takes note of a step, or drops it where the thread is far behind.
+    /// Submits a step, or drops it if the thread is far behind.
     pub(super) fn note(&self, at: Position, time: Millis, events: &[Event]) {
         let moved = |event: &Event| matches!(event, Event::Balance { .. } | Event::Decided { .. });
         let Some(steps) = self.0.as_ref().filter(|_| events.iter().any(moved)) else {
@@ -81,14 +82,14 @@ impl StatementWriter {
     }
 }
 
-/// What is read of statements.
+/// The reading end of the statements.
 #[derive(Clone, Debug)]
 pub(super) struct Statements {
     generations: Arc<Mutex<Generations>>,
     messages: SyncSender<WriterInput>,
 }
 
-/// Opens the statements of a folder; where they can't be, there are none.
+/// Opens the statements of a folder and starts their thread.
 pub(super) fn open(folder: &Path) -> std::io::Result<(StatementWriter, Statements)> {
     let generations = Arc::new(Mutex::new(Generations::open(folder)?));
     let (messages, inbox) = sync_channel(ON_THE_WAY_MAX);
@@ -104,7 +105,8 @@ pub(super) fn open(folder: &Path) -> std::io::Result<(StatementWriter, Statement
 }
 
 impl Statements {
-    /// Lines of an account before `before`, the newest first: of all that was applied until now.
+    /// Returns lines of an account before `before`, the newest first, from everything applied until
+    /// now.
     pub(super) fn read(
         &self,
         account: AccountKey,
@@ -112,7 +114,7 @@ impl Statements {
     ) -> sled::Result<Statement> {
         let (mark, written) = sync_channel(1);
         if self.messages.send(WriterInput::Mark(mark)).is_ok() {
-            // A thread that has ended has written what it will.
+            // A thread that has ended has written all it can.
             let _ = written.recv();
         }
         let trees = lock(&self.generations).trees.clone();
@@ -126,7 +128,7 @@ impl Statements {
                 if lines.len() == LINES_MAX || bytes > ANSWER_BYTES_MAX {
                     return Ok(Statement { lines, more: true });
                 }
-                // What another version wrote is not shown.
+                // A line of another version does not decode and is left out.
                 lines.extend(postcard::from_bytes::<StatementLine>(&row));
             }
         }
@@ -134,12 +136,12 @@ impl Statements {
     }
 }
 
-// Each change under this lock is whole before anything can panic.
+// No code under this lock panics half-way through a change.
 fn lock(generations: &Mutex<Generations>) -> MutexGuard<'_, Generations> {
     generations.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes what comes until nobody is left to tell of it.
+/// Writes steps until every sender is gone.
 fn follow(generations: &Mutex<Generations>, inbox: &Receiver<WriterInput>) {
     loop {
         let first = match inbox.recv_timeout(FLUSH_PERIOD) {
@@ -160,7 +162,7 @@ fn follow(generations: &Mutex<Generations>, inbox: &Receiver<WriterInput>) {
         if let Err(error) = lock(generations).write(&steps) {
             tracing::warn!(%error, "movements could not be written to the statements");
         }
-        // Who no longer waits is told nothing.
+        // The send fails only if the reader no longer waits.
         for mark in marks {
             let _gone = mark.try_send(());
         }
@@ -168,7 +170,8 @@ fn follow(generations: &Mutex<Generations>, inbox: &Receiver<WriterInput>) {
     lock(generations).flush();
 }
 
-/// The account, then the place, in the order of the log.
+/// Returns the key of a line: the account, then the place in the log, so that lines sort in the
+/// order of the log.
 fn key(account: AccountKey, place: LogPlace) -> Vec<u8> {
     let mut key = account.0.to_vec();
     key.extend(place.index.to_be_bytes());
@@ -181,11 +184,11 @@ fn key(account: AccountKey, place: LogPlace) -> Vec<u8> {
 #[derive(Debug)]
 struct Generations {
     db: sled::Db,
-    /// The oldest first; the last one is written to.
+    /// Trees with their numbers, the oldest first; new lines go to the last.
     trees: Vec<(u64, sled::Tree)>,
-    /// Lines of the last one.
+    /// The number of lines in the last tree.
     written: u64,
-    /// The last step that is written.
+    /// The last step that was written.
     applied: Option<(u64, u32)>,
 }
 
@@ -220,7 +223,8 @@ impl Generations {
         })
     }
 
-    /// Writes what was not written: after a start the log is applied again from its snapshot on.
+    /// Writes the steps that are new: after a start the validator applies the log again from its
+    /// snapshot.
     fn write(&mut self, steps: &[Step]) -> sled::Result<()> {
         let mut batch = sled::Batch::default();
         let mut count = 0;

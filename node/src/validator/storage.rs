@@ -1,7 +1,7 @@
-//! The thread that owns the store: what is to be durable goes in, and comes back when it is.
+//! The thread that owns the store: work goes in, and returns when it is durable.
 //!
-//! The task that waits for it lets the network run meanwhile, so that a leader's entries are on
-//! their way while its own disk still writes them.
+//! The task that waits for it lets the network run meanwhile, so that a leader's entries travel
+//! while its own disk still writes them.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -13,24 +13,24 @@ use tokio::sync::oneshot;
 
 use super::ValidatorFailure;
 
-/// Jobs that wait for the thread: its only caller waits for each.
+/// Jobs that can wait for the thread: its only caller waits for each.
 const JOBS_MAX: usize = 1;
 
-/// What the thread is to do.
+/// A job for the thread.
 enum DiskJob {
-    /// Make durable what a round brought.
+    /// Make the work of a round durable.
     Persist {
         work: Box<Work>,
         reply: oneshot::Sender<Result<Box<Work>, WalError>>,
     },
-    /// Keep a snapshot and give up what it makes superfluous.
+    /// Keep a snapshot and release the entries that it covers.
     Keep {
         snapshot: Box<Snapshot>,
         reply: oneshot::Sender<Result<(Box<Snapshot>, LogIndex), WalError>>,
     },
 }
 
-/// The way to the thread.
+/// The handle of the thread.
 pub(super) struct Storage {
     jobs: SyncSender<DiskJob>,
     closed: oneshot::Receiver<()>,
@@ -45,18 +45,18 @@ impl Storage {
             .name(format!("storage-{id}"))
             .spawn(move || {
                 serve(store, &inbox);
-                // Whoever waits for the end learns it by this.
+                // This tells `close` that the thread has ended.
                 drop(open);
             })?;
         Ok(Self { jobs, closed })
     }
 
-    /// Makes durable what `work` says, with one sync, and gives the work back.
+    /// Makes `work` durable with one sync, and returns it.
     pub(super) async fn persist(&mut self, work: Box<Work>) -> Result<Box<Work>, ValidatorFailure> {
         self.ask(|reply| DiskJob::Persist { work, reply }).await
     }
 
-    /// Makes a snapshot durable and releases what it covers. Returns the first entry kept.
+    /// Makes a snapshot durable and releases the entries it covers. Returns the first entry kept.
     pub(super) async fn keep(
         &mut self,
         snapshot: Box<Snapshot>,
@@ -64,10 +64,10 @@ impl Storage {
         self.ask(|reply| DiskJob::Keep { snapshot, reply }).await
     }
 
-    /// Waits until the thread has let go of the folder.
+    /// Waits until the thread has released the folder.
     pub(super) async fn close(self) {
         drop(self.jobs);
-        // It is the end of the sender that is awaited.
+        // The wait ends when the sender is dropped.
         let _closed = self.closed.await;
     }
 
@@ -76,7 +76,7 @@ impl Storage {
         job: impl FnOnce(oneshot::Sender<Result<T, WalError>>) -> DiskJob,
     ) -> Result<T, ValidatorFailure> {
         let (reply, answer) = oneshot::channel();
-        // There is room: the one caller has waited for the last answer.
+        // There is room, because the only caller has waited for the last answer.
         let _sent = self.jobs.try_send(job(reply));
         Ok(answer.await.map_err(|_| ValidatorFailure::Panicked)??)
     }
@@ -84,7 +84,7 @@ impl Storage {
 
 fn serve(mut store: Store<FolderDisk>, inbox: &Receiver<DiskJob>) {
     while let Ok(job) = inbox.recv() {
-        // A caller that no longer waits is stopping.
+        // The send fails only if the caller is stopping.
         match job {
             DiskJob::Persist { work, reply } => {
                 let kept = store.keep_parts(&work.parts);

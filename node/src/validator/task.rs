@@ -1,8 +1,7 @@
-//! The validator's shell: what happens is told to its core, and what the core wants is done, in
-//! order.
+//! The validator's shell: it passes events to its core and carries out the core's effects in order.
 //!
-//! It runs among the network's tasks, so that a message and what follows from it cross no thread;
-//! only the disk has a thread of its own, for which it waits.
+//! The task runs among the network's tasks, so that a message and its consequences cross no thread;
+//! only the disk has its own thread, for which the task waits.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,62 +26,62 @@ use super::verifier::Verifier;
 use super::views::Views;
 use super::{Notice, ValidatorConfig, ValidatorError, ValidatorFailure, begin};
 
-/// What comes in before the core is asked what to do: it shares one sync.
+/// The most inputs of a round; they share one sync.
 const ROUND_INPUTS_MAX: usize = 4_096;
 
-/// Everything that reaches a validator from outside.
+/// Every input of a validator.
 pub(super) enum Input<M: AnsweringMachine> {
-    /// A peer sent something.
+    /// A message from a peer.
     Peer { from: ReplicaId, bytes: Bytes },
-    /// Commands are to be replicated.
+    /// Commands to replicate.
     Propose {
         commands: Vec<Proposal<M::Command>>,
         reply: oneshot::Sender<ProposalEnd>,
     },
-    /// The network does not reach a peer.
+    /// The network cannot reach a peer.
     Unreachable { peer: ReplicaId },
-    /// The machine is to be read.
+    /// A query of the machine.
     Query {
         consistency: Consistency,
         question: M::Question,
         reply: oneshot::Sender<(M::Reply, ReadMoment)>,
     },
-    /// Someone wants to know where the replica stands.
+    /// A request for the status of the replica.
     Status { reply: oneshot::Sender<Status> },
-    /// The members are to change.
+    /// A change of the members.
     Members {
         changes: Vec<MemberChange>,
         reply: oneshot::Sender<Result<(), ChangeError>>,
     },
-    /// Another voter is to lead.
+    /// A transfer of the leadership.
     Transfer { to: ReplicaId },
-    /// The state is to be saved outside.
+    /// A request for the state, to save it outside.
     Backup { reply: oneshot::Sender<Snapshot> },
-    /// It is over.
+    /// The validator must stop.
     Stop,
 }
 
-/// What the task waits for.
+/// The events that the task waits for.
 enum Occurrence<M: AnsweringMachine> {
-    /// Something came, or nobody is left that could send something.
+    /// An input, or none when every sender is gone.
     Input(Option<Input<M>>),
-    /// A check has ended.
+    /// The verdict of a check.
     Verdict(Verdict<M::Command>),
 }
 
-/// What the task owns.
+/// The state that the task owns.
 pub(super) struct ValidatorTask<M: AnsweringMachine> {
     core: ValidatorCore<M>,
     callers: Callers<M>,
     storage: Storage,
     views: Views,
     verifier: Verifier<M::Command>,
-    /// Checks of this round that are done here, beside the disk.
+    /// Checks of this round that the task runs itself, in parallel with the disk.
     at_hand: Vec<Check>,
     inbox: mpsc::Receiver<Input<M>>,
     notices: broadcast::Sender<Notice>,
     outbound: mpsc::Sender<Envelope>,
-    /// When the core's time begins.
+    /// The start of the core's time.
     began: Instant,
 }
 
@@ -111,7 +110,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         })
     }
 
-    /// Runs until it is told to stop, or the disk fails; then nothing of the folder is held.
+    /// Runs until it must stop or the disk fails; then it holds nothing of the folder.
     pub(super) async fn run(mut self) -> Result<(), ValidatorFailure> {
         let ended = self.go_on().await;
         self.storage.close().await;
@@ -130,8 +129,8 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         }
     }
 
-    /// Waits until something happens, and tells the core that and all that came with it. False
-    /// when it is over.
+    /// Waits for an event, and passes it with all that arrived with it to the core. Returns false
+    /// when the task must end.
     async fn take_in(&mut self) -> Result<bool, ValidatorFailure> {
         let happened = async {
             tokio::select! {
@@ -144,8 +143,8 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         let running = match timeout_at(deadline.into(), happened).await {
             Ok(happened) => {
                 let running = self.on_happened(happened?);
-                // What came with it from the network shares its sync: the tasks that bring it are
-                // to run first.
+                // Other tasks may hold messages that the network delivered at the same time: they
+                // run first, to share this sync.
                 tokio::task::yield_now().await;
                 running && self.take_in_waiting()
             }
@@ -158,7 +157,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         Ok(running)
     }
 
-    /// False when it is over.
+    /// Returns false when the task must end.
     fn on_happened(&mut self, happened: Occurrence<M>) -> bool {
         match happened {
             Occurrence::Input(input) => input.is_some_and(|input| self.on_input(input)),
@@ -193,7 +192,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         true
     }
 
-    /// False when it is over.
+    /// Returns false when the task must end.
     fn on_input(&mut self, input: Input<M>) -> bool {
         let event = match input {
             Input::Peer { from, bytes } => Event::Peer { from, bytes },
@@ -216,7 +215,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
             },
             Input::Transfer { to } => Event::Transfer(to),
             Input::Unreachable { peer } => Event::Unreachable(peer),
-            // A caller that no longer waits is no error.
+            // The send fails only if the caller no longer waits.
             Input::Status { reply } => {
                 drop(reply.send(self.core.replica().status()));
                 return true;
@@ -248,7 +247,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
 
     async fn persist(&mut self, work: Box<Work>) -> Result<(), ValidatorFailure> {
         let at_hand = std::mem::take(&mut self.at_hand);
-        // The disk's thread has its work before the checks at hand begin.
+        // The disk's thread must have its work before the checks at hand begin.
         let checked = async { Check::run_all::<M>(&at_hand) };
         let (persisted, verdicts) = tokio::join!(self.storage.persist(work), checked);
         let work = persisted?;
@@ -268,7 +267,7 @@ impl<M: AnsweringMachine<Command: Send> + 'static> ValidatorTask<M> {
         for applied in news.applied {
             drop(self.notices.send(Notice::Applied(Arc::new(applied))));
         }
-        // Where nothing was for the disk, there was nothing that the checks could be done beside.
+        // Without work for the disk, nothing ran in parallel with the checks.
         for verdict in Check::run_all::<M>(&std::mem::take(&mut self.at_hand)) {
             self.on_verdict(verdict);
         }
@@ -304,7 +303,7 @@ fn show(report: &Report) {
     }
 }
 
-/// This moment, to a core whose time began then.
+/// Returns the present, for a core whose time began then.
 fn now(began: Instant) -> Now {
     Now {
         tick: micros(began.elapsed()),

@@ -1,7 +1,7 @@
-//! The thread that verifies what other validators took in, beside the disk's.
+//! The thread that verifies entries which other validators admitted, in parallel with the disk.
 //!
-//! Checks go in by the order of the log and their verdicts come back in it. The task never waits
-//! to hand one over: what the thread has no room for yet waits here, and is bounded by the log.
+//! Checks go in by the order of the log and their verdicts return in it. The task never waits to
+//! submit one: checks that exceed the thread's queue wait here, bounded by the log.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -11,17 +11,17 @@ use tokio::sync::mpsc;
 
 use super::ValidatorFailure;
 
-/// Checks and verdicts on their way: as many entries as come in a round.
+/// Checks and verdicts in the queues: as many as entries of a round.
 const ON_THE_WAY_MAX: usize = 256;
 
-/// Commands that the task verifies itself while it waits for the disk, in less time than a sync
-/// takes and another thread takes to wake.
+/// Commands that the task verifies itself while it waits for the disk: this takes less time than a
+/// sync, or than waking another thread.
 const AT_HAND_MAX: usize = 4;
 
-/// Commands of checks that wait and are verified together: more do not get cheaper.
+/// Commands of waiting checks that are verified in one batch: larger ones are no cheaper.
 const TOGETHER_MAX: usize = 48;
 
-/// The task's end.
+/// The task's handle of the thread.
 pub(super) struct Verifier<C> {
     waiting: VecDeque<Check>,
     checks: SyncSender<Check>,
@@ -46,7 +46,8 @@ impl<C: Send + 'static> Verifier<C> {
         })
     }
 
-    /// Hands over what a round brought, except for a little that is done at hand meanwhile.
+    /// Submits the checks of a round, and returns those that the task should run itself if they are
+    /// few.
     pub(super) fn begin(&mut self, checks: Vec<Check>) -> Vec<Check> {
         let commands: usize = checks.iter().map(|check| check.commands.len()).sum();
         if commands <= AT_HAND_MAX {
@@ -62,20 +63,20 @@ impl<C: Send + 'static> Verifier<C> {
             match self.checks.try_send(check) {
                 Ok(()) => {}
                 Err(TrySendError::Full(check)) => return self.waiting.push_front(check),
-                // Whoever waits for its verdict learns that the thread has ended.
+                // The task learns that the thread has ended when it waits for the verdict.
                 Err(TrySendError::Disconnected(_)) => return,
             }
         }
     }
 
-    /// The next verdict.
+    /// Waits for the next verdict.
     pub(super) async fn next(&mut self) -> Result<Verdict<C>, ValidatorFailure> {
         let verdict = self.verdicts.recv().await;
         self.hand_over();
         verdict.ok_or(ValidatorFailure::Panicked)
     }
 
-    /// The next verdict, if it is there.
+    /// Returns the next verdict if there is one.
     pub(super) fn try_next(&mut self) -> Option<Verdict<C>> {
         let verdict = self.verdicts.try_recv().ok();
         self.hand_over();
@@ -85,7 +86,7 @@ impl<C: Send + 'static> Verifier<C> {
 
 fn follow<M: StateMachine>(inbox: &Receiver<Check>, outbox: &mpsc::Sender<Verdict<M::Command>>) {
     while let Ok(check) = inbox.recv() {
-        // Signatures cost less together.
+        // Signatures cost less in a batch.
         let mut commands = check.commands.len();
         let mut together = vec![check];
         while commands < TOGETHER_MAX
@@ -102,7 +103,7 @@ fn follow<M: StateMachine>(inbox: &Receiver<Check>, outbox: &mpsc::Sender<Verdic
     }
 }
 
-/// Verifies what was found on disk, on all cores: nothing rests on it before.
+/// Verifies entries found on disk, on all cores, before anything depends on them.
 pub(super) fn verify_all<M>(checks: &[Check]) -> Vec<Verdict<M::Command>>
 where
     M: StateMachine<Command: Send>,

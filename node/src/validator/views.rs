@@ -1,7 +1,8 @@
-//! What is kept in sled because it can be rebuilt: the digests at each checkpoint.
+//! The part of a validator's data that sled keeps because it can be rebuilt: the digests at each
+//! checkpoint.
 //!
-//! Nothing here is needed to start. When sled does not open, when its rows are not those that were
-//! written, or when one disagrees with what the log gives, everything is deleted and begun anew.
+//! A validator starts without it. If sled does not open, if its rows are damaged, or if one
+//! disagrees with the log, the validator deletes everything and begins again.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -14,38 +15,38 @@ use souk_consensus::views::{self, Row, Rows, RowsError, SeenCheckpoint};
 
 /// Bytes of sled's cache.
 const CACHE_BYTES: u64 = 8 << 20;
-/// How long to wait for a lock: sled's writers keep it for a moment after the last handle is gone,
-/// and so does a child process until it has begun its own program.
+/// How long to wait for a lock: sled's writers hold it for a moment after the last handle is gone,
+/// and a child process does until it has begun its own program.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
-/// Why there are no views even after they were deleted.
+/// Why the views cannot be used even after they were deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum ViewsError {
-    /// sled.
+    /// sled cannot open them.
     #[error("cannot open the views in {}: {cause}", folder.display())]
     Open {
-        /// The folder.
+        /// The folder of the views.
         folder: PathBuf,
-        /// What sled says.
+        /// The error of sled.
         #[source]
         cause: sled::Error,
     },
-    /// The folder of damaged views can't be removed.
+    /// The folder of damaged views cannot be removed.
     #[error("cannot remove the damaged views in {}: {cause}", folder.display())]
     Remove {
-        /// The folder.
+        /// The folder of the views.
         folder: PathBuf,
-        /// What the system says.
+        /// The system's error.
         #[source]
         cause: std::io::Error,
     },
-    /// The rows can't even be deleted, or those that an audit found are not what was written.
+    /// The rows cannot even be deleted, or an audit found them damaged.
     #[error("the views in {}: {cause}", folder.display())]
     Rows {
-        /// The folder.
+        /// The folder of the views.
         folder: PathBuf,
-        /// What is wrong.
+        /// The fault of the rows.
         #[source]
         cause: RowsError,
     },
@@ -89,7 +90,7 @@ pub(super) struct Views {
 }
 
 impl Views {
-    /// Opens the views of a folder; deletes them and begins anew if they can't be trusted.
+    /// Opens the views of a folder; deletes them and begins again if they cannot be trusted.
     pub(super) fn open(folder: &Path) -> Result<Self, ViewsError> {
         let db = open_anew(folder)?;
         let views = views::Views::open(SledRows(db)).map_err(|cause| ViewsError::Rows {
@@ -105,11 +106,11 @@ impl Views {
         })
     }
 
-    /// Takes note of checkpoints, one batch for a round. Rounds between checkpoints are not noted:
-    /// a batch wakes sled's writers, which cost more than replicating the round did.
+    /// Records checkpoints, in one batch per round. Rounds between checkpoints are not recorded: a
+    /// batch wakes sled's writers, which costs more than replicating the round did.
     pub(super) fn on_checkpoints(&mut self, checkpoints: &[Checkpoint]) {
         let before = self.views.rebuilt();
-        // An error of sled only costs a rebuild at the next start.
+        // An error of sled costs only a rebuild at the next start.
         if let Err(error) = self.views.on_checkpoints(checkpoints) {
             tracing::warn!(%error, "the views could not be written");
         }
@@ -131,8 +132,8 @@ impl Views {
     }
 }
 
-/// Compares checkpoints with those the views of a stopped validator hold. Returns how many were
-/// there to compare, or the index of the first that differs.
+/// Compares checkpoints with those in the views of a stopped validator. Returns how many it could
+/// compare, or the index of the first that differs.
 pub(super) fn compare(
     folder: &Path,
     checkpoints: &[Checkpoint],
@@ -160,7 +161,7 @@ pub(super) fn compare(
     Ok(Ok(compared))
 }
 
-/// Opens the database, waiting while one that was just closed still holds its lock.
+/// Opens the database; waits if one that was just closed still holds its lock.
 pub(super) fn open(folder: &Path) -> sled::Result<sled::Db> {
     let config = sled::Config::new()
         .path(folder)
@@ -169,14 +170,14 @@ pub(super) fn open(folder: &Path) -> sled::Result<sled::Db> {
     let deadline = Instant::now() + LOCK_PATIENCE;
     loop {
         match config.open() {
-            // A lock that is held has no error of its own.
+            // A held lock has no error of its own.
             Err(sled::Error::Io(_)) if Instant::now() < deadline => thread::sleep(LOCK_PAUSE),
             opened => return opened,
         }
     }
 }
 
-/// Opens the database, or begins a new one where it does not open.
+/// Opens the database, or begins a new one if it does not open.
 pub(super) fn open_anew(folder: &Path) -> Result<sled::Db, ViewsError> {
     match open(folder) {
         Ok(db) => return Ok(db),

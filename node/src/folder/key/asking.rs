@@ -1,13 +1,13 @@
-//! The passphrase of who sits at the terminal, typed without being shown.
+//! The passphrase of the user at the terminal, typed without an echo.
 
 use std::io::{self, IsTerminal, Write};
 
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
-/// Asks for a line at the terminal; none where standard input is not one, as in a service.
+/// Asks for a line at the terminal; returns none if standard input is not one, as in a service.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error.
 pub(super) fn ask(question: &str) -> io::Result<Option<String>> {
     let stdin = io::stdin();
     if !stdin.is_terminal() {
@@ -16,7 +16,7 @@ pub(super) fn ask(question: &str) -> io::Result<Option<String>> {
     let before = tcgetattr(&stdin)?;
     let mut silent = before.clone();
     silent.local_modes.remove(LocalModes::ECHO);
-    // The line's end is shown, or what is printed next would follow the question.
+    // The end of the line is echoed, because the next output would otherwise follow the question.
     silent.local_modes.insert(LocalModes::ECHONL);
     eprint!("{question}: ");
     io::stderr().flush()?;

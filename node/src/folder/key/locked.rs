@@ -1,4 +1,4 @@
-//! A key file under a passphrase: Argon2id makes a key of it, ChaCha20-Poly1305 encrypts with that.
+//! A key file under a passphrase: Argon2id derives a key, with which ChaCha20-Poly1305 encrypts.
 //!
 //! ```text
 //! souk-key 1
@@ -6,8 +6,8 @@
 //! chacha20poly1305 NONCE SECRET
 //! ```
 //!
-//! The first two lines are authenticated with the third, so the cost of guessing cannot be lowered
-//! in a file that still opens.
+//! The third line authenticates the first two, so an attacker cannot lower the cost of guessing in
+//! a file that still opens.
 
 use std::env;
 use std::fs;
@@ -19,14 +19,14 @@ use chacha20poly1305::aead::rand_core::RngCore;
 use chacha20poly1305::aead::{Aead, KeyInit, OsRng, Payload};
 use chacha20poly1305::{ChaCha20Poly1305, Key, Nonce};
 
-/// What a locked key file begins with.
+/// The beginning of a locked key file.
 const MAGIC: &str = "souk-key 1";
 
-/// Memory that a guess costs, in KiB.
+/// Memory that one guess costs, in KiB.
 const MEMORY_KIB: u32 = 64 * 1024;
-/// Passes over it.
+/// Passes over that memory.
 const PASSES: u32 = 3;
-/// The most that a file may ask for: who can change it must not exhaust memory.
+/// The most that a file may request: a person who can change it must not exhaust memory.
 const MEMORY_KIB_MAX: u32 = 1024 * 1024;
 const PASSES_MAX: u32 = 16;
 
@@ -38,48 +38,49 @@ pub const VARIABLE: &str = "SOUK_PASSPHRASE";
 const SALT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 12;
 
-/// What a key is locked with. It is not shown.
+/// The passphrase of a key. It is never shown.
 pub struct Passphrase(String);
 
-/// Why a key was not locked or opened.
+/// Why a key could not be locked or opened.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// There is no passphrase.
+    /// No passphrase is available.
     #[error(
         "it is locked: name a file with the passphrase in {FILE_VARIABLE}, set {VARIABLE}, or be \
          at a terminal to be asked"
     )]
     NoPassphrase,
-    /// It was not typed.
+    /// The terminal could not be read.
     #[error("the passphrase was not read from the terminal: {0}")]
     Terminal(io::Error),
-    /// It was typed in two ways.
+    /// The two entries differ.
     #[error("that is not what was typed before")]
     Unlike,
-    /// It was not read.
+    /// The passphrase file could not be read.
     #[error("the passphrase file {path} cannot be read: {source}")]
     File {
-        /// The file.
+        /// The passphrase file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It has no characters.
+    /// The passphrase is empty.
     #[error("the passphrase is empty")]
     Empty,
-    /// It is another one, or the file was changed.
+    /// The passphrase is wrong, or the file was changed.
     #[error("the passphrase does not open it, or the file was changed")]
     Wrong,
-    /// The file is not what `souk key lock` writes.
+    /// The file does not have the form that `souk key lock` writes.
     #[error("it is damaged")]
     Damaged,
-    /// There is no memory to derive a key in.
+    /// The memory to derive a key could not be allocated, or its parameters are invalid.
     #[error("the passphrase cannot be used: {0}")]
     Derive(argon2::Error),
 }
 
 impl Passphrase {
-    /// A passphrase, unless it is empty. Space around it and its line's end do not count.
+    /// Returns a passphrase unless it is empty. It ignores space around the text, and the end of
+    /// the line.
     pub fn new(text: &str) -> Result<Passphrase, LockError> {
         match text.trim() {
             "" => Err(LockError::Empty),
@@ -87,7 +88,7 @@ impl Passphrase {
         }
     }
 
-    /// The one that the environment names or holds, or that is typed.
+    /// Returns the passphrase that the environment names or holds, or that the user types.
     pub fn find() -> Result<Passphrase, LockError> {
         match Passphrase::told()? {
             Some(told) => Ok(told),
@@ -95,7 +96,8 @@ impl Passphrase {
         }
     }
 
-    /// One to lock a key with: as for [`Passphrase::find`], but typed twice.
+    /// Returns a passphrase to lock a key with: as [`Passphrase::find`], but the user types it
+    /// twice.
     pub fn choose() -> Result<Passphrase, LockError> {
         if let Some(told) = Passphrase::told()? {
             return Ok(told);
@@ -130,13 +132,13 @@ fn asked(_question: &str) -> Result<Passphrase, LockError> {
     Err(LockError::NoPassphrase)
 }
 
-/// Whether a key file's text is a locked key.
+/// Returns whether a key file's text is a locked key.
 #[must_use]
 pub fn is_locked(text: &str) -> bool {
     text.starts_with(MAGIC)
 }
 
-/// The text of a key file with this secret.
+/// Returns the text of a locked key file with this secret.
 ///
 /// # Errors
 /// [`LockError::Derive`].
@@ -156,7 +158,7 @@ pub fn lock(secret: &[u8; 32], passphrase: &Passphrase) -> Result<String, LockEr
     Ok(format!("{head}chacha20poly1305 {nonce} {sealed}"))
 }
 
-/// The secret in the text of a key file.
+/// Returns the secret in the text of a locked key file.
 ///
 /// # Errors
 /// [`LockError::Wrong`] or [`LockError::Damaged`].
@@ -173,7 +175,7 @@ pub fn open(text: &str, passphrase: &Passphrase) -> Result<[u8; 32], LockError> 
     secret.try_into().map_err(|_| LockError::Damaged)
 }
 
-/// A key file taken apart.
+/// The parts of a locked key file.
 struct LockedKey {
     memory_kib: u32,
     passes: u32,

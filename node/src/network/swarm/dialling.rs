@@ -1,4 +1,4 @@
-//! Why a peer was not reached, in words.
+//! Why a peer could not be reached, in words.
 
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
@@ -6,11 +6,11 @@ use libp2p::swarm::DialError;
 
 use super::is_loopback;
 
-/// What failed at each address, without the layers of transports in between.
+/// Describes the failure at each address, without the layers of transports in between.
 pub(super) fn plain(error: &DialError) -> String {
     match error {
         DialError::Transport(attempts) => {
-            // That this machine is another says nothing where there was more to try.
+            // A failure on loopback says nothing if other addresses were tried.
             let is_far = |(address, _): &&(Multiaddr, _)| !is_loopback(address);
             let has_far = attempts.iter().any(|attempt| is_far(&attempt));
             let told = attempts.iter().filter(|it| is_far(it) || !has_far);
@@ -24,7 +24,7 @@ pub(super) fn plain(error: &DialError) -> String {
     }
 }
 
-/// An address without the peer that it ends with: who is dialled is known.
+/// Returns an address without the peer id at its end, which the caller knows.
 fn bare(address: &Multiaddr) -> Multiaddr {
     let is_relayed = address.iter().any(|it| matches!(it, Protocol::P2pCircuit));
     let parts = address.iter();

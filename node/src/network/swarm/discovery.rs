@@ -1,7 +1,8 @@
-//! How nodes that stay find each other: addresses by kad, providers by gossip.
+//! How permanent nodes find each other: addresses by kad, providers by gossip.
 //!
-//! Both begin with peers that are known already, static ones or those of a former run. Nothing is
-//! broadcast on the local network, and no record is kept for others: kad only says where peers are.
+//! Both begin with peers that are already known: configured ones, or those of an earlier run. A
+//! node broadcasts nothing on the local network by default and stores no records for others: kad
+//! only locates peers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -16,39 +17,39 @@ use crate::network::acquaintances::{Acquaintances, Worth};
 use crate::network::peer_score::Misconduct;
 use crate::network::swarm::{DialFailure, SwarmTask};
 
-/// The protocol by which peers are asked where other peers are.
+/// The protocol by which a node asks peers for the addresses of others.
 pub(crate) const ROUTING: StreamProtocol = StreamProtocol::new("/souk/kad/1");
 
-/// How long the network may take to say where a peer is; less than opening a stream may take.
+/// How long the network may take to locate a peer; less than the time to open a stream.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A node without any connection for so long says so.
+/// A node without any connection for this time logs a warning.
 const ALONE: Duration = Duration::from_secs(10);
 
-/// Peers that are dialled each second while there is no connection at all.
+/// Peers that a node dials each second while it has no connection.
 const DIALS_ALONE: usize = 4;
 
-/// Peers a node that stays wants to be connected to: those it passes profiles on to, and to spare.
+/// Connections that a permanent node wants: the peers to which it forwards profiles, and spares.
 const PEERS_WANTED: usize = 8;
 
-/// Failures that are remembered to be told.
+/// Failures that are remembered for the warning.
 const FAILURES_MAX: usize = 16;
 
-/// How often the addresses of known peers are written at most.
+/// The least time between two writes of the known addresses.
 const SAVE_PERIOD: Duration = Duration::from_secs(5);
 
-/// What a node does to find others.
+/// The state of a node's search for others.
 pub(crate) struct Discovery {
     pub(crate) acquaintances: Acquaintances,
     asked: HashMap<kad::QueryId, PeerId>,
-    /// Since when there is no connection; none while there is one.
+    /// The moment since which there is no connection; none while there is one.
     alone_since: Option<Instant>,
     said: bool,
     failed: BTreeMap<PeerId, String>,
     next: usize,
     saved: Instant,
     viewed: Instant,
-    /// Whether an address was learned since.
+    /// Whether the node has learned an address since the last write.
     pub(crate) unsaved: bool,
 }
 
@@ -67,7 +68,7 @@ impl Discovery {
         }
     }
 
-    /// Remembers why a peer was not reached.
+    /// Remembers why a peer could not be reached.
     pub(crate) fn on_failed(&mut self, peer: PeerId, why: &str) {
         if self.failed.len() < FAILURES_MAX || self.failed.contains_key(&peer) {
             self.failed.insert(peer, why.to_owned());
@@ -75,11 +76,11 @@ impl Discovery {
     }
 }
 
-/// Where peers are.
+/// Returns the behaviour that locates peers.
 pub(crate) fn routing(pair: &identity::Keypair) -> kad::Behaviour<kad::store::MemoryStore> {
     let local = pair.public().to_peer_id();
     let mut config = kad::Config::new(ROUTING);
-    // Records of others are not kept: the market's book is the only directory.
+    // The node keeps no records of others, because the market's book is the only directory.
     config.set_record_filtering(kad::StoreInserts::FilterBoth);
     config.set_query_timeout(QUERY_TIMEOUT);
     let store = kad::store::MemoryStore::new(local);
@@ -88,7 +89,7 @@ pub(crate) fn routing(pair: &identity::Keypair) -> kad::Behaviour<kad::store::Me
     routing
 }
 
-/// Peers on the local network; none where the system does not tell its interfaces.
+/// Returns the search on the local network, or none if the system does not list its interfaces.
 pub(crate) fn nearby(local: PeerId) -> Option<mdns::tokio::Behaviour> {
     let started = mdns::tokio::Behaviour::new(mdns::Config::default(), local);
     match started {
@@ -101,7 +102,7 @@ pub(crate) fn nearby(local: PeerId) -> Option<mdns::tokio::Behaviour> {
 }
 
 impl SwarmTask {
-    /// Peers were heard on the local network: they are as good as told by hand.
+    /// Learns peers that were found on the local network, as if they were configured.
     pub(crate) fn on_nearby(&mut self, found: Vec<(PeerId, Multiaddr)>) {
         let mut peers: BTreeMap<PeerId, Vec<Multiaddr>> = BTreeMap::new();
         for (peer, mut address) in found {
@@ -119,10 +120,10 @@ impl SwarmTask {
         }
     }
 
-    /// Says something to the network; nobody need be there to hear it.
+    /// Publishes a profile; it is no error if no peer receives it.
     pub(crate) fn publish(&mut self, bytes: Vec<u8>) {
         let here = self.swarm.local_peer_id().to_owned();
-        // A node believes itself by the same rule.
+        // A node checks its own profile by the same rule.
         self.discovery.acquaintances.judge(here, &bytes, unix_ms());
         if let Some(gossip) = self.swarm.behaviour_mut().gossip.as_mut()
             && let Err(error) = crate::network::gossip::publish(gossip, bytes)
@@ -161,7 +162,7 @@ impl SwarmTask {
             }
         };
         if let Some(gossip) = self.swarm.behaviour_mut().gossip.as_mut() {
-            // One that has left the cache meanwhile is passed on by others.
+            // If the message has left the cache meanwhile, other peers forward it.
             let _ = gossip.report_message_validation_result(
                 &message_id,
                 &propagation_source,
@@ -170,7 +171,7 @@ impl SwarmTask {
         }
     }
 
-    /// Asks the network where a peer is. Whether there is anyone to ask.
+    /// Asks the network to locate a peer. Returns whether there is any peer to ask.
     pub(crate) fn ask_for(&mut self, peer: PeerId) -> bool {
         let someone = self.swarm.connected_peers().next().is_some();
         match self
@@ -214,7 +215,8 @@ impl SwarmTask {
         }
     }
 
-    /// Once a second: looks for peers where there are none, and says so where that does not help.
+    /// Searches for peers, once a second, if there are none, and logs a warning if that does not
+    /// help.
     pub(crate) fn on_tick(&mut self) {
         self.keep_order();
         self.look_for_routes();
@@ -248,15 +250,15 @@ impl SwarmTask {
             self.discovery.next = (self.discovery.next + 1) % known.len();
             self.dial(known[self.discovery.next]);
         }
-        // The first of a market knows nobody, and nothing is wrong with that.
+        // The first node of a market knows no other, which is no fault.
         if since.elapsed() >= ALONE && !self.discovery.said && !known.is_empty() {
             self.discovery.said = true;
             tracing::warn!("{}", self.alone());
         }
     }
 
-    /// Dials one more of those that are known: who only knows the validators hears what is said
-    /// through them alone.
+    /// Dials one more known peer, because a node connected only to validators depends on them for
+    /// all its gossip.
     fn dial_another(&mut self) {
         let known: Vec<PeerId> = self.known.keys().copied().collect();
         if known.is_empty() {
@@ -269,7 +271,7 @@ impl SwarmTask {
         }
     }
 
-    /// The sentence of a node that nobody is connected to.
+    /// Returns the warning of a node without connections.
     fn alone(&self) -> String {
         let listens: Vec<String> = self.swarm.listeners().map(ToString::to_string).collect();
         let failed = self.discovery.failed.iter();

@@ -1,9 +1,9 @@
-//! By which way peers are reached: directly, or through a relay where there is no other.
+//! The routes to peers: direct ones, or through a relay if there is no other.
 //!
-//! A node asks its peers whether it can be reached from where they are (autonat). One that cannot
-//! is listening at up to two peers that offer to relay. Who then comes through a relay is asked to
-//! try directly, both ends at once (dcutr); when that works the relayed connection is closed. A
-//! relay carries what it is told to, within limits, and cannot read it.
+//! A node asks its peers whether they can dial it (autonat). If they cannot, it listens at up to
+//! two peers that offer to relay. A peer that arrives through a relay then tries to connect
+//! directly, from both ends at once (dcutr); if that works, the relayed connection closes. A relay
+//! carries bytes within limits and cannot read them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroU32;
@@ -18,36 +18,36 @@ use tokio::time::Instant;
 
 use crate::network::swarm::SwarmTask;
 
-/// Relays a node behind a NAT listens at: one may go away.
+/// Relays at which a node behind a NAT listens: one may fail.
 const RELAYS_WANTED: usize = 2;
 
 /// Relays that are remembered.
 const RELAYS_MAX: usize = 64;
 
-/// How long the direct addresses of a peer are tried before its relayed ones are too.
+/// How long a node tries the direct addresses of a peer before it also tries the relayed ones.
 const DIRECT_PATIENCE: Duration = Duration::from_millis(1_500);
 
-/// How long a peer that was reached through a relay may take until it is reached directly, where
-/// this node listens and so can be. Less than opening a stream may take.
+/// How long a peer reached through a relay may take to connect directly, if this node listens and
+/// so can be dialled. It must be less than the time to open a stream.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Peers that may listen through this node, and circuits at a time.
+/// Peers that can listen through this node, and circuits at a time.
 const RESERVATIONS_MAX: usize = 256;
 const CIRCUITS_MAX: usize = 64;
 const CIRCUITS_PER_PEER_MAX: usize = 8;
 
-/// What one circuit may carry, in bytes, and how long it may last: a job, and not a day.
+/// The most bytes that one circuit can carry, and the longest it can last: enough for a job.
 const CIRCUIT_BYTES_MAX: u64 = 1 << 30;
 const CIRCUIT_LASTS: Duration = Duration::from_secs(60 * 60);
 
-/// Circuits one peer may ask for in a minute.
+/// Circuits that one peer can request per minute.
 const CIRCUITS_PER_MINUTE: NonZeroU32 = NonZeroU32::new(60).expect("sixty is not zero");
 
 /// Whether others can dial this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reach {
-    /// Nobody has tried yet.
+    /// No peer has tried yet.
     #[default]
     Unknown,
     /// A peer has dialled it.
@@ -56,34 +56,34 @@ pub enum Reach {
     Private,
 }
 
-/// By which way a peer is connected.
+/// The route of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Route {
-    /// From address to address.
+    /// Directly between the two addresses.
     Direct,
-    /// Through another peer.
+    /// Through a relay.
     Relayed,
 }
 
-/// What is known of ways.
+/// A node's knowledge of routes.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     pub(crate) reach: Reach,
     /// Open connections of each peer.
     connections: HashMap<PeerId, BTreeMap<ConnectionId, (Route, Multiaddr)>>,
-    /// Peers that offer to relay, and where they are.
+    /// Peers that offer to relay, and their addresses.
     relays: BTreeMap<PeerId, Multiaddr>,
-    /// Those this node listens at or has asked to.
+    /// Relays at which this node listens or has asked to.
     asked: HashSet<PeerId>,
-    /// Relayed addresses of peers whose direct ones are being tried, and since when.
+    /// Relayed addresses of peers whose direct ones it is trying, and since when.
     second: HashMap<PeerId, (Instant, Vec<Multiaddr>)>,
-    /// Peers reached through a relay that may yet be reached directly, and since when.
+    /// Peers reached through a relay that can still connect directly, and since when.
     upgrading: HashMap<PeerId, Instant>,
 }
 
 impl Routes {
-    /// How a peer is connected and where, the better way first.
+    /// Returns a peer's route and address, the better route if there are several.
     pub(crate) fn of(&self, peer: &PeerId) -> Option<(Route, &Multiaddr)> {
         let open = self.connections.get(peer)?;
         let direct = open.values().find(|(way, _)| *way == Route::Direct);
@@ -91,25 +91,25 @@ impl Routes {
         Some((*way, address))
     }
 
-    /// How each peer is connected that is.
+    /// Returns the route of each connected peer.
     pub(crate) fn all(&self) -> Vec<(PeerId, Route)> {
         let peers = self.connections.keys();
         let route = |peer: &PeerId| Some((*peer, self.of(peer)?.0));
         peers.filter_map(route).collect()
     }
 
-    /// The relays this node listens at.
+    /// Returns the relays at which this node listens or has asked to.
     pub(crate) fn relays(&self) -> impl Iterator<Item = &PeerId> {
         self.asked.iter()
     }
 }
 
-/// Whether an address leads through a relay.
+/// Returns whether an address leads through a relay.
 pub(crate) fn is_relayed(address: &Multiaddr) -> bool {
     address.iter().any(|part| part == Protocol::P2pCircuit)
 }
 
-/// A node that relays for others.
+/// Returns the behaviour of a node that relays for others.
 pub(crate) fn offer(local: PeerId) -> relay::Behaviour {
     let config = relay::Config {
         max_reservations: RESERVATIONS_MAX,
@@ -127,7 +127,7 @@ pub(crate) fn offer(local: PeerId) -> relay::Behaviour {
 }
 
 impl SwarmTask {
-    /// Divides addresses: the direct ones are for now, relayed ones for when those fail.
+    /// Returns the direct addresses, to dial now, and keeps the relayed ones in case those fail.
     pub(crate) fn direct_first(&mut self, peer: PeerId, known: Vec<Multiaddr>) -> Vec<Multiaddr> {
         let (relayed, direct): (Vec<_>, Vec<_>) = known.into_iter().partition(is_relayed);
         if direct.is_empty() || relayed.is_empty() {
@@ -137,12 +137,13 @@ impl SwarmTask {
         direct
     }
 
-    /// The relayed addresses of a peer, once: its direct ones have failed.
+    /// Takes the relayed addresses of a peer whose direct ones have failed.
     pub(crate) fn second_routes(&mut self, peer: PeerId) -> Option<Vec<Multiaddr>> {
         self.routes.second.remove(&peer).map(|(_, relayed)| relayed)
     }
 
-    /// A connection is there. Whether it will do: one through a relay may become a better one.
+    /// Records a new connection and decides whether it suffices: one through a relay can become
+    /// direct.
     pub(crate) fn on_route(
         &mut self,
         peer: PeerId,
@@ -184,7 +185,7 @@ impl SwarmTask {
         }
     }
 
-    /// A connection is gone.
+    /// Removes a closed connection.
     pub(crate) fn on_route_closed(&mut self, peer: PeerId, id: ConnectionId) {
         if let Some(open) = self.routes.connections.get_mut(&peer) {
             open.remove(&id);
@@ -196,7 +197,7 @@ impl SwarmTask {
         }
     }
 
-    /// A peer says what it is: perhaps one that relays.
+    /// Notes whether a peer that identified itself relays.
     pub(crate) fn on_relay(&mut self, peer: PeerId, info: &identify::Info) {
         if !info.protocols.contains(&relay::HOP_PROTOCOL_NAME) {
             self.routes.relays.remove(&peer);
@@ -213,7 +214,7 @@ impl SwarmTask {
         }
     }
 
-    /// Somebody has tried to dial this node.
+    /// Notes that a peer has tried to dial this node.
     pub(crate) fn on_dialled_back(&mut self, event: &autonat::v2::client::Event) {
         let reach = match event.result {
             Ok(()) => Reach::Public,
@@ -227,7 +228,7 @@ impl SwarmTask {
         }
     }
 
-    /// The direct way was tried from both ends.
+    /// Notes the result of a direct connection that both ends tried.
     pub(crate) fn on_upgrade(&mut self, event: dcutr::Event) {
         let peer = event.remote_peer_id;
         if let Err(error) = event.result {
@@ -237,7 +238,7 @@ impl SwarmTask {
         }
     }
 
-    /// Each second: other ways where the first did not lead there in time.
+    /// Tries other routes, each second, for peers whose first route took too long.
     pub(crate) fn look_for_routes(&mut self) {
         let late = |since: &Instant, patience| since.elapsed() >= patience;
         let second = self.routes.second.iter();
@@ -288,7 +289,7 @@ impl SwarmTask {
         }
     }
 
-    /// A relay was lost: it is asked again, or another.
+    /// Asks a lost relay again, or another one.
     pub(crate) fn on_listener_closed(&mut self, addresses: &[Multiaddr]) {
         let relays = addresses.iter().filter(|address| is_relayed(address));
         let lost: Vec<PeerId> = relays
@@ -300,7 +301,8 @@ impl SwarmTask {
             })
             .collect();
         if lost.is_empty() {
-            // It was refused before there was an address: whoever it was, all are free again.
+            // The relay refused before it had an address, so its name is unknown, and all are free
+            // again.
             self.routes.asked.clear();
         }
         for relay in lost {

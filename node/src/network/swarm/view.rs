@@ -1,5 +1,5 @@
-//! What a node sees of its network, kept in a file of its folder for whoever looks, the node
-//! running or not.
+//! A node's view of its network, in a file of its folder that others can read whether the node runs
+//! or not.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::network::peer_score::Misconduct;
 use crate::network::swarm::SwarmTask;
 use crate::network::swarm::routes::{Reach, Route};
 
-/// The file's name.
+/// The name of the file.
 pub const NETWORK_FILE: &str = "network.json";
 
 /// A node's network at a moment.
@@ -20,62 +20,62 @@ pub const NETWORK_FILE: &str = "network.json";
 pub struct View {
     /// [`FORMAT`] of the souk that wrote it.
     pub format: u32,
-    /// When, in milliseconds since 1970.
+    /// The time of the view, in milliseconds since 1970.
     pub at_ms: u64,
     /// The node's peer id.
     pub peer: String,
-    /// Where it listens, relays among it.
+    /// The addresses at which it listens, relays included.
     pub listens: Vec<Multiaddr>,
     /// Whether others can dial it.
     pub reach: Reach,
-    /// Relays it listens at.
+    /// The relays at which it listens or has asked to.
     pub relays: Vec<String>,
-    /// Providers it has heard of.
+    /// The number of providers it has heard of.
     pub providers: usize,
-    /// Who is connected.
+    /// The connected peers.
     pub peers: Vec<PeerView>,
-    /// Who is kept out.
+    /// The peers that are kept out.
     pub blocked: Vec<BlockedView>,
 }
 
 /// A peer that is connected.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerView {
-    /// Its id.
+    /// The peer's id.
     pub peer: String,
-    /// By which way.
+    /// The route of the connection.
     pub way: Route,
-    /// Where it is.
+    /// The peer's address.
     pub address: Multiaddr,
     /// The points of its faults; at 100 it is kept out.
     pub points: u32,
-    /// Its score in gossip, where it takes part; below -100 it is kept out.
+    /// Its score in gossip, if it takes part; below -100 it is kept out.
     pub score: Option<f64>,
 }
 
 /// A peer that is kept out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockedView {
-    /// Its id.
+    /// The peer's id.
     pub peer: String,
-    /// Until when, in milliseconds since 1970.
+    /// The end of this time, in milliseconds since 1970.
     pub until_ms: u64,
-    /// What it did last.
+    /// The peer's last fault.
     pub fault: Misconduct,
 }
 
 impl View {
-    /// What the node in `home` saw last.
+    /// Reads the last view of the node in `home`.
     ///
     /// # Errors
-    /// When it has never run, or the file is damaged.
+    /// If the node has never run, or the file is damaged.
     pub fn read(home: &Path) -> Result<View, ConfigError> {
         config::read(&home.join(NETWORK_FILE))
     }
 }
 
 impl SwarmTask {
-    /// Writes what this node sees beside `peers_file`.
+    /// Writes this node's view to `file`.
     pub(crate) fn write_view(&self, file: &Path) {
         if let Err(error) = config::write(file, &self.view()) {
             tracing::debug!(%error, "what the network looks like was not written");

@@ -1,4 +1,4 @@
-//! What the core wants, carried out.
+//! Carries out the effects that the core requests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::protocols::lease;
 use crate::provider::fault;
 
 impl Shell {
-    /// Begins what is wanted.
+    /// Begins an effect.
     pub(super) fn begin(&mut self, ticket: Ticket, action: Action) {
         let provider = self.provider.clone();
         match action {
@@ -101,7 +101,7 @@ impl Shell {
         self.provider.outlook.on_lease(graph, contents);
     }
 
-    /// A lease is not at work any more.
+    /// Removes a lease that no longer runs.
     pub(super) fn remove_job(&mut self, lease: LeaseId) -> Option<Job> {
         let job = self.jobs.remove(&lease)?;
         self.provider.tensors.access().end(job.readers.scope);
@@ -120,7 +120,7 @@ impl Shell {
             unreachable!("it was looked at");
         };
         let store = self.provider.tensors.store();
-        // Before it comes, so that nothing that comes meanwhile pushes it out again.
+        // The pins come first, so that contents which arrive meanwhile cannot evict these.
         contents.iter().for_each(|content| store.pin(content.id));
         let job = self.jobs.get_mut(&lease);
         let job = job.expect("it is learned before anything comes for it");
@@ -136,7 +136,7 @@ impl Shell {
         };
         let (provider, room) = (self.provider.clone(), self.transfers.clone());
         self.spawn(ticket, async move {
-            // Whoever closes it is no one.
+            // No code closes this semaphore.
             let _room = room.acquire_owned().await;
             match bring(provider, wanted).await {
                 Ok(came) => EffectOutcome::Came {
@@ -220,14 +220,14 @@ impl Shell {
         }
     }
 
-    /// The place of a lease that has one.
+    /// Returns the executor of a lease that has one.
     fn executor(&self, lease: LeaseId) -> Arc<LeaseExecutor> {
         let job = self.jobs.get(&lease);
         let executor = job.and_then(|job| job.executor.clone());
         executor.expect("a place is found before anything is run in it")
     }
 
-    /// What people see.
+    /// Logs a failed or refused lease for people; counts a finished one.
     fn tell(&mut self, report: Report) {
         match report {
             Report::Failed { lease, failure } => {
@@ -273,8 +273,8 @@ impl Shell {
     }
 }
 
-/// Leases share the devices by what they pay, and end when the market ends them. None goes before
-/// another buyer's: what its own buyer says of it orders that buyer's own leases.
+/// Leases share the devices by their price, and end when the market ends them. A buyer's own
+/// priorities order that buyer's leases only, and never place one before another buyer's.
 fn precedence((lease, price): (LeaseId, Price), left: Duration) -> Precedence {
     Precedence {
         priority: 0,
@@ -284,7 +284,7 @@ fn precedence((lease, price): (LeaseId, Price), left: Duration) -> Precedence {
     }
 }
 
-/// Tells a provider that waits for an output where it is.
+/// Offers an output to a provider that waits for it.
 async fn offer_to(provider: Arc<Provider>, to: AccountKey, offer: Offer) -> EffectOutcome {
     let (lease, name) = (offer.from, offer.name.clone());
     let along = along::of_request(offer.request, vec![offer.tensor]);
@@ -348,7 +348,7 @@ async fn carry(provider: Arc<Provider>, command: Command) -> EffectOutcome {
         Err(TradeError::Refused(Refusal::AccountUnknown { account }))
             if account == provider.trader.account()
     );
-    // Its account had nothing, and made room for another's.
+    // The market removed its empty account to make room for another.
     if is_forgotten
         && provider
             .trader
@@ -364,9 +364,9 @@ async fn carry(provider: Arc<Provider>, command: Command) -> EffectOutcome {
     })))
 }
 
-/// What is to come, for which job, and from whom.
+/// Contents to fetch, with their job and their sources.
 struct Bringing {
-    /// Those that came with the word that named them.
+    /// Contents that arrived inline with the message that named them.
     along: Vec<(ContentId, Bytes)>,
     is_session: bool,
     scope: Scope,
@@ -376,7 +376,7 @@ struct Bringing {
     urgency: Urgency,
 }
 
-/// Brings contents in their order: what is short together, then the rest one by one.
+/// Fetches contents in their order: short ones together, then the others one by one.
 async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<ArrivedContent>, Failure> {
     for contact in &wanted.contacts {
         if let Err(error) = provider.network.learn(contact).await {
@@ -440,7 +440,7 @@ async fn bring(provider: Arc<Provider>, wanted: Bringing) -> Result<Vec<ArrivedC
     Ok(came)
 }
 
-/// What contents that came together are called in a trace: by what all of them are, else by their
+/// Returns the name of contents fetched together in a trace: their common label, or else their
 /// number.
 fn title(contents: &[Content], together: &BTreeMap<ContentId, FetchedContent>) -> Option<String> {
     let came = contents.iter().filter(|it| together.contains_key(&it.id));
@@ -452,8 +452,8 @@ fn title(contents: &[Content], together: &BTreeMap<ContentId, FetchedContent>) -
     }
 }
 
-/// Whether what graphs do is within what this provider does. They are a stranger's: where the lease
-/// is run they are read, and here it is looked at what they hold.
+/// Checks that graphs are within this provider's limits. A stranger made them, so the lease's own
+/// process reads them, and only its findings are checked here.
 async fn check(
     provider: Arc<Provider>,
     executor: Arc<LeaseExecutor>,
@@ -476,7 +476,7 @@ async fn check(
     EffectOutcome::Is(Answer::Checked(checking.await))
 }
 
-/// Has the device make a part ready; a node that it refuses is named by its digest.
+/// Lets the device prepare a part; if it refuses a node, the failure names the node's digest.
 async fn prepare(
     provider: Arc<Provider>,
     executor: Arc<LeaseExecutor>,
@@ -494,7 +494,7 @@ async fn prepare(
     }
 }
 
-/// Has the device run a part, and puts what it gives into the store.
+/// Lets the device run a part, and stores its outputs.
 async fn run(
     provider: Arc<Provider>,
     executor: Arc<LeaseExecutor>,
@@ -547,7 +547,7 @@ async fn run(
     })
 }
 
-/// Puts what a part gave into the store, if it is no more than it may make; its bytes too.
+/// Stores a part's outputs and their bytes, if they are within the limit.
 fn keep(
     provider: &Provider,
     (work, is_session): (&Part, bool),

@@ -1,4 +1,4 @@
-//! What effects came to: what people are shown of it is kept here, the rest is the core's.
+//! The outcomes of effects: reports for people are kept here, and the core gets the rest.
 
 use std::sync::Arc;
 
@@ -18,9 +18,9 @@ use crate::protocols::lease::PeerTraffic;
 use crate::provider::job::{JudgedRuns, believed, span};
 use crate::provider::statistics::{self, DoneLease};
 
-/// What an effect came to.
+/// The outcome of an effect.
 pub(super) enum EffectOutcome {
-    /// What the core is told.
+    /// The answer for the core.
     Is(Answer),
     Came {
         lease: LeaseId,
@@ -43,36 +43,36 @@ pub(super) enum EffectOutcome {
     },
 }
 
-/// A content that came.
+/// A content that arrived.
 pub(super) struct ArrivedContent {
     pub(super) content: Content,
     pub(super) fetched: FetchedContent,
-    /// Who was to have it.
+    /// The account that should have the content.
     pub(super) from: AccountKey,
-    /// What a trace shows of it.
+    /// The label and the times of its transfer in a trace.
     pub(super) span: Option<(String, (u64, u64))>,
 }
 
-/// A run that begins.
+/// The facts of a run that begins.
 pub(super) struct RunBegun {
-    /// The sequence that it is a step of, of a session.
+    /// The sequence of a session that it is a step of.
     pub(super) sequence: u32,
     pub(super) is_session: bool,
     pub(super) work: Box<Part>,
-    /// What is behind its name in a trace.
+    /// The suffix of its name in a trace.
     pub(super) title: String,
     pub(super) inputs: Vec<(String, ContentId)>,
-    /// Bytes that it may make.
+    /// The most bytes that its outputs can take.
     pub(super) bytes_max: u64,
-    /// Device time by the figures of the ask, where it was looked at before.
+    /// Device time by the figures of the ask, if it was computed before.
     pub(super) promised: Option<Option<Duration>>,
 }
 
-/// A run that went well.
+/// A run that succeeded.
 pub(super) struct FinishedRun {
     pub(super) work: Box<Part>,
     pub(super) promised: Option<Duration>,
-    /// What it takes, where it was weighed and says so.
+    /// The work of the run, if the provider measured it and its graph states it.
     pub(super) takes: Option<GraphWork>,
     pub(super) outputs: Vec<(String, ContentId)>,
     pub(super) bytes: u64,
@@ -82,7 +82,7 @@ pub(super) struct FinishedRun {
 }
 
 impl Shell {
-    /// Keeps what people are shown; says what the core is told.
+    /// Keeps the part of an outcome that people see, and returns the answer for the core.
     pub(super) fn take(&mut self, outcome: EffectOutcome) -> Answer {
         match outcome {
             EffectOutcome::Is(answer) => answer,
@@ -117,8 +117,8 @@ impl Shell {
         }
     }
 
-    /// Has the core told when the process of a lease's own ends by itself, also while it is asked
-    /// for nothing. Where its time on the cores ran out, the run that took it says so.
+    /// Notifies the core if the process of a lease ends by itself, even while the lease is idle. If
+    /// its CPU time ran out, the run that used it up reports that.
     fn watch(&self, lease: LeaseId, executor: &Arc<LeaseExecutor>) {
         let lost = LeaseExecutor::lost(Arc::downgrade(executor));
         let inbox = self.provider.inbox.clone();
@@ -185,7 +185,7 @@ impl Shell {
             }
         };
         if let Some(job) = job {
-            // Before anybody hears that there is something to be had.
+            // The grants must come before any peer learns that the outputs exist.
             let access = self.provider.tensors.access();
             for (name, id) in &ran.outputs {
                 let readers = job.readers.of_output(name);
@@ -204,7 +204,7 @@ impl Shell {
         let told = Duration::from_micros(ran.work.expected.0);
         let believed = match self.provider.pace.is_placed() {
             true => ran.promised.map(|own| believed(own, told)),
-            // A lease that was bought of the run before this one was bought by other figures.
+            // A lease that a buyer bought in an earlier run was bought by other figures.
             false => Some(told),
         };
         Ok(RunResult {
@@ -215,7 +215,7 @@ impl Shell {
         })
     }
 
-    /// The work of a lease is done: it is counted, and its speed looked at.
+    /// Ends the work of a lease: counts it and examines its speed.
     pub(super) fn on_done(&mut self, lease: LeaseId) {
         let Some(mut job) = self.remove_job(lease) else {
             return;
@@ -237,14 +237,15 @@ impl Shell {
 }
 
 impl Provider {
-    /// Looks, aside, at what a lease took beyond what its kinds of work are known to.
+    /// Compares, on a separate thread, the time of a lease with the known times of its kinds of
+    /// work.
     fn note_pace(self: Arc<Self>, judged: JudgedRuns) {
         self.pace.on_job();
         if !self.is_paced() || micros(judged.busy) < TELLING_RUN {
             return;
         }
         tokio::task::spawn_blocking(move || {
-            // What its own operators just told is known.
+            // The known times include those of its own operators.
             let usual = Speed::usual(self.known_times()).of(&self.peak);
             let usual = judged.promised(&usual);
             if let Some(usual) = usual.filter(|usual| !usual.is_zero()) {
@@ -253,7 +254,7 @@ impl Provider {
         });
     }
 
-    /// The tensors of these names.
+    /// Returns the tensors of these names.
     pub(super) async fn inputs(
         self: &Arc<Self>,
         inputs: Vec<(String, ContentId)>,

@@ -1,4 +1,4 @@
-//! The streams of peers: each is read and written by a task of its own, in order.
+//! The streams of peers: one task reads and writes each stream, in order.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::protocols::lease::{
     BuyerWord, OfferAnswer, Opening, ProviderWord, WINDOW_MAX, WORD_BYTES_MAX,
 };
 
-/// What may wait to be sent on one stream: what is said of a window of requests, and the rest.
+/// Frames that can wait to be sent on one stream: those of a window of requests, and others.
 const FRAMES_MAX: usize = 4 * WINDOW_MAX as usize + 16;
 
-/// What peers say, and that a job's process is gone.
+/// An input of the shell: a message of a peer, or the end of a job's process.
 pub(in crate::provider) enum Incoming {
     Opened {
         stream: StreamId,
@@ -43,7 +43,7 @@ pub(in crate::provider) enum Incoming {
     },
 }
 
-/// What is sent on a stream.
+/// A frame to send on a stream.
 pub(in crate::provider) enum Frame {
     Word(Box<WordWith<ProviderWord>>),
     Taken(OfferAnswer),
@@ -73,14 +73,14 @@ impl Provider {
             let Some((id, frames)) = self.open(account, opening).await else {
                 return Ok(());
             };
-            // It is answered by one word, and the next offer may follow.
+            // An offer gets one answer, and the next offer can follow.
             write(&mut stream, frames, (id, &self.inbox)).await;
         }
         Ok(())
     }
 
-    /// What a peer opens a stream with, or makes its next offer by; none where it has closed it, or
-    /// owes none and keeps silent.
+    /// Returns the message with which a peer opens a stream or makes its next offer; none if the
+    /// peer closed the stream, or stays silent and owes nothing.
     async fn next_opening(
         &self,
         (peer, owed): (PeerId, bool),
@@ -98,7 +98,7 @@ impl Provider {
         }
     }
 
-    /// Tells the shell of an opening: what is said to it comes in frames.
+    /// Notifies the shell of an opening and returns the frames for the peer.
     async fn open(
         &self,
         peer: AccountKey,
@@ -128,7 +128,7 @@ impl Provider {
         };
         let (reader, writer) = stream.split();
         tokio::select! {
-            // Whoever is read to its end may still be written to.
+            // A peer that has closed its side can still receive messages.
             () = read(reader, id, &self.inbox) => unreachable!("it is read for ever"),
             () = write(writer, frames, (id, &self.inbox)) => {}
         }
@@ -136,7 +136,7 @@ impl Provider {
     }
 }
 
-/// Hears a peer out.
+/// Receives all messages of a peer.
 async fn read(
     mut reader: impl futures::AsyncRead + Unpin,
     stream: StreamId,
@@ -155,7 +155,7 @@ async fn read(
     std::future::pending().await
 }
 
-/// Says what is to be said, until nothing is any more.
+/// Sends frames until there are no more.
 async fn write(
     mut writer: impl futures::AsyncWrite + Unpin,
     mut frames: mpsc::Receiver<Frame>,
@@ -175,7 +175,7 @@ async fn write(
 }
 
 impl Shell {
-    /// What was heard, as the core has it.
+    /// Converts an input into an event for the core.
     pub(super) fn on_incoming(&mut self, incoming: Incoming) -> Option<Event> {
         match incoming {
             Incoming::Opened {
@@ -213,7 +213,7 @@ impl Shell {
         }
     }
 
-    /// Says something to a peer; with a result goes what people are shown of it.
+    /// Sends a message to a peer; adds the lease's report to a result.
     pub(super) fn send(&mut self, stream: StreamId, mut word: ProviderWord) {
         if let ProviderWord::Finished(finished) = &mut word {
             let shown = self.shown.get(&finished.receipt.body.lease);
@@ -233,7 +233,7 @@ impl Shell {
         self.put(stream, Frame::Word(Box::new(WordWith { word, contents })));
     }
 
-    /// Puts a frame into a stream's queue. A peer that has not taken so many is gone.
+    /// Puts a frame into a stream's queue. If the queue is full, the peer is gone.
     pub(super) fn put(&mut self, stream: StreamId, frame: Frame) {
         let Some(say) = self.peers.get(&stream) else {
             return;

@@ -1,9 +1,10 @@
-//! The system calls that a sandbox may make, and what it may do by those that do many things.
+//! The system calls that a sandbox may make, and the operations it may use of those with many.
 
 /// Sets the name of a thread.
 pub(super) const PR_SET_NAME: u64 = 15;
 
-/// What a driver may set or ask of itself: names of its threads and mappings, its capabilities.
+/// Properties that a driver may set or read of its own process: names of its threads and mappings,
+/// its capabilities.
 pub(super) const DRIVER_CONTROLS: [u64; 4] = [
     PR_SET_NAME,
     libc::PR_GET_NAME as u64,
@@ -11,7 +12,7 @@ pub(super) const DRIVER_CONTROLS: [u64; 4] = [
     libc::PR_SET_VMA as u64,
 ];
 
-/// What a driver may do to a descriptor beyond [`FILE_CONTROLS`].
+/// Operations on a descriptor that a driver may use beyond [`FILE_CONTROLS`].
 pub(super) const DRIVER_FILE_CONTROLS: [i32; 6] = [
     libc::F_DUPFD,
     libc::F_ADD_SEALS,
@@ -21,7 +22,7 @@ pub(super) const DRIVER_FILE_CONTROLS: [i32; 6] = [
     libc::F_OFD_SETLK,
 ];
 
-/// What may be done to a descriptor: not, above all, to have signals sent for it.
+/// Operations allowed on a descriptor; above all, requesting signals for it is not allowed.
 pub(super) const FILE_CONTROLS: [i32; 6] = [
     libc::F_DUPFD_CLOEXEC,
     libc::F_GETFD,
@@ -31,13 +32,13 @@ pub(super) const FILE_CONTROLS: [i32; 6] = [
     libc::F_GET_SEALS,
 ];
 
-/// What a job's process may ask of the kernel: memory, threads, time, and its channel.
+/// The system calls of a job's process: memory, threads, time, and its channel.
 pub(super) const ALLOWED: [i64; 48] = [
     libc::SYS_brk,
     libc::SYS_clock_getres,
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
-    // Answered by another filter, so that the C library takes the older call.
+    // Another filter answers this one, so that the C library uses the older call.
     libc::SYS_clone3,
     libc::SYS_close,
     libc::SYS_exit,
@@ -84,9 +85,9 @@ pub(super) const ALLOWED: [i64; 48] = [
     libc::SYS_sched_getscheduler,
 ];
 
-/// What a driver may ask of the kernel beyond [`ALLOWED`]: files, device nodes and their mappings,
-/// threads, waiting. Nothing in it reaches another process or machine, starts a program, changes
-/// what this one may do, or leads around this list.
+/// The system calls of a driver beyond [`ALLOWED`]: files, device nodes and their mappings,
+/// threads, waiting. None of them reaches another process or machine, starts a program, extends the
+/// rights of this process, or bypasses this list.
 pub(super) const ALLOWED_TO_DRIVERS: [i64; 63] = [
     libc::SYS_capget,
     libc::SYS_dup,
@@ -153,7 +154,7 @@ pub(super) const ALLOWED_TO_DRIVERS: [i64; 63] = [
     libc::SYS_umask,
 ];
 
-/// The older forms of those calls, which x86-64 alone still has.
+/// The older forms of those calls, which only x86-64 still has.
 #[cfg(target_arch = "x86_64")]
 pub(super) const OLDER_FORMS: [i64; 16] = [
     libc::SYS_access,

@@ -1,9 +1,9 @@
-//! The sandboxes of a provider: one for each lease, and some that wait for the next.
+//! The sandboxes of a provider: one for each lease, and some spare ones.
 //!
-//! A sandbox that waits was started, opened its devices and ran a small model, so that a lease pays
-//! for none of it. It serves one lease, whoever's comes first, and ends with it. Others are started
-//! when a lease's sandbox is gone, not while it computes; leases that come faster are each started
-//! one, and take whichever is ready first.
+//! A spare sandbox has already started, opened its devices and run a small model, so that a lease
+//! pays for none of this. It serves the first lease that comes, and ends with it. The pool replaces
+//! a spare when the lease's sandbox is gone, not while it computes; if leases come faster, the pool
+//! starts one for each, and each takes the first that is ready.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,14 +15,14 @@ use tokio::sync::Notify;
 use crate::sandbox::shared::SharedContents;
 use crate::sandbox::{Recipe, Sandbox, SandboxCounts, SandboxFault};
 
-/// Sandboxes that wait for a lease: one for the next, and one for whoever comes before that one's
-/// successor has started.
+/// Spare sandboxes: one for the next lease, and one for a lease that comes before the replacement
+/// has started.
 const SPARES_MAX: usize = 2;
 
-/// Sandboxes that are started at once, so that many leases do not slow each other's start.
+/// Sandboxes that start at the same time, so that many leases do not slow each other's start.
 const STARTING_MAX: usize = 4;
 
-/// Memory that the machine must have left before a sandbox is started that nobody waits for.
+/// Memory that the machine must have free before the pool starts a spare sandbox.
 const SPARE_FREE_BYTES_MIN: u64 = 1 << 30;
 
 /// A provider's sandboxes.
@@ -36,19 +36,19 @@ struct PoolInner {
     recipe: Recipe,
     shared: Arc<SharedContents>,
     state: Mutex<PoolState>,
-    /// Told each time a start has ended.
+    /// Notified each time a start ends.
     started: Notify,
 }
 
 #[derive(Debug)]
 struct PoolState {
-    /// What was started and not taken: sandboxes, and why there is none.
+    /// Results of starts that no lease has taken: sandboxes, or the reason why there is none.
     ready: VecDeque<Result<Sandbox, SandboxFault>>,
-    /// Starts under way.
+    /// Starts in progress.
     starting: usize,
     /// Leases that wait for a sandbox.
     wanted: usize,
-    /// Sandboxes that may wait for a lease.
+    /// The most spare sandboxes.
     spares_max: usize,
 }
 
@@ -57,14 +57,14 @@ struct Wanting<'a> {
     inner: &'a PoolInner,
 }
 
-/// Tells the pool that a sandbox is gone, so that the next one is made ready.
+/// Notifies the pool that a sandbox is gone, so that it prepares the next one.
 #[derive(Debug)]
 pub(crate) struct FreedPlace {
     pool: SandboxPool,
 }
 
 impl SandboxPool {
-    /// The sandboxes that are made by `recipe`, the first of which is there.
+    /// Returns a pool of sandboxes with the same `recipe`, of which `first` has already started.
     #[must_use]
     pub fn new(recipe: Recipe, first: Sandbox) -> SandboxPool {
         let state = PoolState {
@@ -84,13 +84,13 @@ impl SandboxPool {
         }
     }
 
-    /// The content that is shared with all of them.
+    /// Returns the content shared with all of them.
     #[must_use]
     pub fn shared(&self) -> &Arc<SharedContents> {
         &self.inner.shared
     }
 
-    /// How many there are, and how many leases wait for one.
+    /// Returns the number of sandboxes, and of leases that wait for one.
     #[must_use]
     pub fn counts(&self) -> SandboxCounts {
         let state = self.inner.state();
@@ -101,16 +101,16 @@ impl SandboxPool {
         }
     }
 
-    /// A sandbox for a lease. Nobody else has been in it.
+    /// Returns a new sandbox for a lease, which no other lease has used.
     ///
     /// # Errors
-    /// [`SandboxFault`], if none waits and none can be started.
+    /// [`SandboxFault`], if none is ready and none can be started.
     pub async fn take(&self) -> Result<Sandbox, SandboxFault> {
         let _wanting = Wanting::new(&self.inner);
         loop {
             let started = self.inner.started.notified();
             tokio::pin!(started);
-            // From here on no end of a start is missed.
+            // From here on, no end of a start goes unnoticed.
             started.as_mut().enable();
             if let Some(taken) = self.inner.state().take() {
                 let mut sandbox = taken?;
@@ -123,14 +123,14 @@ impl SandboxPool {
         }
     }
 
-    /// Ends the sandboxes that wait, and lets none wait from now on.
+    /// Ends the spare sandboxes, and keeps none from now on.
     pub fn retire(&self) {
         let mut state = self.inner.state();
         state.spares_max = 0;
         state.ready.clear();
     }
 
-    /// Starts sandboxes for the leases that wait, and `spares` for those to come.
+    /// Starts sandboxes for the leases that wait, and `spares` for later ones.
     fn top_up(&self, spares: usize) {
         let Ok(runtime) = Handle::try_current() else {
             return;
@@ -149,19 +149,19 @@ impl SandboxPool {
 
 impl PoolInner {
     fn state(&self) -> MutexGuard<'_, PoolState> {
-        // No code in here panics half-way through a change.
+        // No code here panics half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl PoolState {
-    /// The next sandbox that lives, or why there is none.
+    /// Takes the next live sandbox, or the reason why there is none.
     fn take(&mut self) -> Option<Result<Sandbox, SandboxFault>> {
         self.drop_ended();
         self.ready.pop_front()
     }
 
-    /// A sandbox that waits may end as any process may.
+    /// Drops spare sandboxes that have ended, as any process may.
     fn drop_ended(&mut self) {
         self.ready.retain_mut(|ready| {
             let has_ended = ready.as_mut().is_ok_and(Sandbox::has_ended);
@@ -172,7 +172,7 @@ impl PoolState {
         });
     }
 
-    /// How many sandboxes to start; they count as being started from now on.
+    /// Returns how many sandboxes to start; counts them as starting from now on.
     fn begin_starts(&mut self, spares: usize) -> usize {
         self.drop_ended();
         let goal = self.wanted + spares.min(self.spares_max);
@@ -182,14 +182,14 @@ impl PoolState {
         begun
     }
 
-    /// Keeps what was started for who waits, or as one that waits itself.
+    /// Keeps the result of a start for a lease that waits, or as a spare.
     fn end_start(&mut self, started: Result<Sandbox, SandboxFault>) {
         self.starting -= 1;
         match started {
             Err(fault) if self.wanted == 0 => {
                 tracing::warn!(%fault, "no process waits for the next lease");
             }
-            // Who wanted it has gone away, or the provider is about to.
+            // The lease that wanted it has gone away, or the provider is about to stop.
             Ok(_) if self.ready.len() >= self.wanted + self.spares_max => {}
             started => self.ready.push_back(started),
         }

@@ -1,7 +1,7 @@
-//! Where peers said they are reached, for those that look for them.
+//! The addresses that peers announced, for others that look for them.
 //!
-//! Keys are free, so all places may be taken by peers that are none. A provider says where it is
-//! every few seconds: who said it longest ago makes room.
+//! Keys are free, so fake peers may take all places. A provider announces itself every few seconds,
+//! so the oldest announcement makes room for a new one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,17 +13,17 @@ use crate::folder::contact::{self, Contact};
 /// Peers that are remembered.
 const PEERS_MAX: usize = 8192;
 
-/// What peers announced.
+/// The announcements of peers.
 #[derive(Debug, Default)]
 pub(super) struct Announcements {
     said: HashMap<AccountKey, (u64, Vec<Multiaddr>)>,
-    /// Who said it when, by number.
+    /// The peers in the order of their announcements.
     order: BTreeMap<u64, AccountKey>,
     next: u64,
 }
 
 impl Announcements {
-    /// Remembers where a peer is.
+    /// Stores a peer's addresses.
     pub(super) fn take(&mut self, account: AccountKey, addresses: Vec<Multiaddr>) {
         let number = self.next;
         self.next += 1;
@@ -39,7 +39,7 @@ impl Announcements {
         }
     }
 
-    /// Where a peer said it is.
+    /// Returns the contact that a peer announced.
     pub(super) fn contact(&self, account: &AccountKey) -> Option<Contact> {
         let (_, addresses) = self.said.get(account)?;
         Some(Contact {

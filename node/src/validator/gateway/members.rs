@@ -1,7 +1,7 @@
-//! Who the validators are, and orders that change it.
+//! Requests about the validators, and orders that change them.
 //!
-//! What becomes of an order is decided in [`souk_roles::validator::members`]; whether a newcomer is
-//! reached is tried here, before its order goes into the log.
+//! [`souk_roles::validator::members`] decides about an order; this module tests whether a new
+//! validator can be reached, before the order goes into the log.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use crate::protocols::roster::{Order, Roster, SignedOrder};
 use crate::validator::exchange_machine::{BatchResult, LogCommand};
 use crate::validator::raft_link;
 
-/// How long a newcomer may take to answer: less than whoever gave the order waits.
+/// How long a new validator may take to answer: less than the operator waits.
 const REACH_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Door {
-    /// Who the validators are, as this one sees it.
+    /// Returns the validators, as this one sees them.
     pub(super) async fn members(&self) -> Answer {
         match self.look().await {
             Some((roster, status)) => Answer::Members(members::members_of(&roster, &status)),
@@ -30,7 +30,7 @@ impl Door {
         }
     }
 
-    /// Carries an order out, if this validator leads.
+    /// Carries an order out if this validator leads.
     pub(super) async fn order(&self, order: SignedOrder) -> Answer {
         let Some((roster, status)) = self.look().await else {
             return unavailable();
@@ -59,7 +59,7 @@ impl Door {
         }
     }
 
-    /// Whether the leader reaches a newcomer.
+    /// Checks that the leader can reach a new validator.
     async fn reach(&self, account: AccountKey, address: &str) -> Result<(), OrderRefusal> {
         let contact = Contact::parse(address)
             .ok()
@@ -97,7 +97,7 @@ impl Door {
         Some((roster, self.validator.status().await.ok()?))
     }
 
-    /// Whether a backup may be given to whoever signed this.
+    /// Returns whether the signer of this order may have a backup.
     pub(super) async fn admits_backup(&self, order: &SignedOrder, now_ms: u64) -> bool {
         let looked = self.look().await;
         looked.is_some_and(|(roster, status)| {

@@ -1,8 +1,8 @@
-//! Questions that many ask alike are put to the state once for all of them.
+//! Coalesces equal questions: one query of the state answers all who ask it.
 //!
-//! Who asks takes part in the next time its question is put, which is after it was asked: so the
-//! answer holds all that was acknowledged before, as if it had been put for this one alone. One
-//! question is put again after a pause at the soonest, whoever asks how often.
+//! A question joins the next query, which begins after the question arrived, so the answer holds
+//! everything acknowledged before, as if the query were for this caller alone. Equal queries are at
+//! least a pause apart, however often callers ask.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,21 +11,21 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// From one time that a question is put to the next: nobody notices, and a thousand who ask every
-/// two seconds cost as much as ten.
+/// The least time between two equal queries: too short to notice, and with it a thousand callers
+/// that ask every two seconds cost as much as ten.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// What is answered, once it is; none where nobody answered.
+/// Receives the answer; holds none until the query has one.
 type AnswerReceiver<T> = watch::Receiver<Option<T>>;
 
-/// One question.
+/// The state of one question.
 struct Turn<T> {
-    /// Those that take part in the next time it is put.
+    /// The answer that new callers join, while the next query has not begun.
     next: Option<AnswerReceiver<T>>,
     put_at: Instant,
 }
 
-/// The questions that were asked lately.
+/// The questions of late.
 pub(super) struct Sharing<T>(Arc<Mutex<HashMap<Vec<u8>, Turn<T>>>>);
 
 impl<T> Default for Sharing<T> {
@@ -35,8 +35,8 @@ impl<T> Default for Sharing<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Sharing<T> {
-    /// The answer to a question, which `put` gets for all who wait for it. None where that was
-    /// stopped.
+    /// Returns the answer to a question, which `put` gets for all who wait for it, or none if that
+    /// task was stopped.
     pub(super) async fn ask<F>(&self, question: Vec<u8>, put: F) -> Option<T>
     where
         F: Future<Output = T> + Send + 'static,
@@ -80,7 +80,7 @@ impl<T: Clone + Send + Sync + 'static> Sharing<T> {
 }
 
 fn lock<K, V>(turns: &Mutex<HashMap<K, V>>) -> MutexGuard<'_, HashMap<K, V>> {
-    // Each change under this lock is whole before anything can panic.
+    // No code under this lock panics half-way through a change.
     turns.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,4 +1,4 @@
-//! Before a validator begins: what the others say of it.
+//! The questions of a validator to the others before it begins.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,40 +13,40 @@ use crate::network::Network;
 use crate::network::wire;
 use crate::protocols::market::{Answer, Members, PROTOCOL, Request, TimedAnswer};
 
-/// How long the others may take to say who the validators are.
+/// How long the others may take to name the validators.
 const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often a newcomer asks whether it was admitted.
+/// How often a new validator asks whether it was admitted.
 const ADMISSION_PERIOD: Duration = Duration::from_millis(500);
 
-/// What a founder speaks that started without a log: others that did know it by that.
+/// The protocol of a founder that started without a log, by which the others recognise it.
 const FRESH: StreamProtocol = StreamProtocol::new("/souk/fresh/1");
 
-/// How long a founder without a log looks for others that know better.
+/// How long a founder without a log looks for validators that have one.
 const FRESH_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often it looks.
+/// The pause between two attempts.
 const FRESH_PERIOD: Duration = Duration::from_millis(50);
 
-/// Streams of [`FRESH`] at a time: one for each other validator, and some to spare.
+/// Streams of [`FRESH`] at a time: one for each other validator, and spares.
 const FRESH_STREAMS_MAX: usize = 64;
 
-/// What other validators said, and what of it their signatures show.
+/// The answers of other validators, and the members that their signatures prove.
 #[derive(Clone, Debug)]
 pub(super) struct MembersTold {
-    /// Whom the signatures show.
+    /// The members that the signatures prove.
     pub known: KnownMembers,
     answers: Vec<Members>,
 }
 
 impl MembersTold {
-    /// Whether an answer shows that the operators removed a validator that has left.
+    /// Returns whether an answer proves that the operators removed a validator that has left.
     pub(super) fn shows_removal(&self, raft_id: u64) -> bool {
         let mut answers = self.answers.iter();
         answers.any(|answer| self.known.shows_removal(raft_id, answer))
     }
 
-    /// Whether most of the answers give a raft id to another key.
+    /// Returns whether most of the answers assign a raft id to another key.
     pub(super) fn names_another(&self, raft_id: u64, account: AccountKey) -> bool {
         let names = |answer: &&Members| {
             let member = answer.member(raft_id);
@@ -55,7 +55,7 @@ impl MembersTold {
         2 * self.answers.iter().filter(names).count() > self.answers.len()
     }
 
-    /// The raft id that most of the answers give to a key.
+    /// Returns the raft id that most of the answers assign to a key.
     fn raft_id_of(&self, account: AccountKey) -> Option<u64> {
         let mut said: BTreeMap<u64, usize> = BTreeMap::new();
         let named = self.answers.iter().filter_map(|answer| answer.of(account));
@@ -68,8 +68,9 @@ impl MembersTold {
     }
 }
 
-/// What the others say of a founder that has no log. At a market's beginning they have none either,
-/// and say so; then, or where too many are away for long, nobody knows better.
+/// Returns the members that others name to a founder without a log. When a market begins, they have
+/// no log either and say so; then, or if too many are away for long, there is no better knowledge
+/// and it returns none.
 pub(super) async fn ask_as_fresh(
     network: &Network,
     peers: &[PeerId],
@@ -90,7 +91,7 @@ pub(super) async fn ask_as_fresh(
     }
 }
 
-/// Who the validators are, by all of `peers` that answer in time; none where nobody does.
+/// Returns the validators, by all of `peers` that answer in time; none if there is no answer.
 pub(super) async fn ask_members(
     network: &Network,
     peers: &[PeerId],
@@ -119,7 +120,7 @@ async fn ask(network: &Network, peer: PeerId) -> Option<Members> {
     }
 }
 
-/// Waits until the operator has admitted `account`; gives its raft id, and who the others are.
+/// Waits until the operator has admitted `account`; returns its raft id and the other members.
 pub(super) async fn await_admission(
     network: &Network,
     peers: &[PeerId],

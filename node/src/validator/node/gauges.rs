@@ -1,4 +1,4 @@
-//! What a validator tells who watches it.
+//! The metrics of a validator.
 
 use souk_consensus::replica::{Role, Status};
 use souk_market::{Census, Totals};
@@ -9,8 +9,8 @@ use crate::network::Network;
 use crate::validator::exchange_machine::ExchangeMachine;
 use crate::validator::{Consistency, ReadMoment, Validator};
 
-/// A page of metrics; none once the validator has stopped. What this one has is told, however old
-/// it is: its age is among it.
+/// Returns a page of metrics, or none once the validator has stopped. It shows this validator's own
+/// state, however old; its age is among the figures.
 pub(super) async fn page(validator: Validator<ExchangeMachine>, network: Network) -> Option<Page> {
     let mut page = Page::of_machine();
     let waiting = validator.queued();

@@ -1,5 +1,5 @@
-//! What a validator does about the roster while it runs: follows it with its lines, says that it
-//! has begun, and, while it leads, brings raft's members to it.
+//! A validator's duties towards the roster while it runs: it opens connections accordingly, reports
+//! that it has begun and, while it leads, makes raft's members match the roster.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -24,16 +24,16 @@ use crate::validator::Validator;
 use crate::validator::exchange_machine::{ExchangeMachine, LogCommand};
 use crate::validator::raft_link::Peers;
 
-/// How often the roster is looked at: an addition takes a few of these.
+/// How often it examines the roster: an addition takes a few of these periods.
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// How long a validator without a leader waits before it asks the others whether it was removed.
 const LOST_AFTER: Duration = Duration::from_secs(3);
 
-/// How long an order of its own is valid, in milliseconds.
+/// How long its own orders are valid, in milliseconds.
 const ORDER_MS: u64 = 60_000;
 
-/// See the module.
+/// The task that carries out these duties.
 pub(super) struct Keeper {
     pub(super) home: PathBuf,
     pub(super) network: Network,
@@ -41,16 +41,16 @@ pub(super) struct Keeper {
     pub(super) key: NodeKey,
     pub(super) genesis: Genesis,
     pub(super) id: ReplicaId,
-    /// Where this validator is reached; none where it can't tell.
+    /// The address of this validator; none if it cannot determine that.
     pub(super) address: Option<String>,
-    /// Validators that others showed when this one started: its own log may be behind.
+    /// Validators that others named when this one started: its own log may be behind.
     pub(super) told: Vec<Member>,
     pub(super) peers: watch::Sender<Peers>,
     pub(super) learned: HashMap<u64, String>,
 }
 
 impl Keeper {
-    /// Keeps until this validator is found to be removed.
+    /// Runs until this validator learns that it was removed.
     pub(super) async fn keep(mut self) {
         let mut heard = Instant::now();
         loop {
@@ -79,7 +79,7 @@ impl Keeper {
         Some((roster, self.validator.status().await.ok()?))
     }
 
-    /// Opens lines to those that are members or are to be, and closes those of others.
+    /// Opens connections to current and future members, and closes all others.
     async fn link(&mut self, roster: &Roster, status: &Status) {
         let members = Group::of(status);
         let is_member = |id: &u64| members.voters.contains(id) || members.learners.contains(id);
@@ -114,7 +114,7 @@ impl Keeper {
         });
     }
 
-    /// Puts into the log that this validator has begun, and where it is reached.
+    /// Records in the log that this validator has begun, with its address.
     async fn begin(&self, roster: &Roster) {
         let id = self.id.get();
         let Some(seat) = roster.seats().get(&id).filter(|seat| !seat.leaving) else {
@@ -123,7 +123,7 @@ impl Keeper {
         let address = self.address.as_ref().unwrap_or(&seat.address);
         let mine = seat.account == AccountKey(self.key.public());
         if mine && seat.begun {
-            // From here on an empty folder is a loss.
+            // From here on an empty folder counts as a loss.
             if let Err(error) = super::mark_founded(&self.home) {
                 tracing::warn!(%error, "the folder does not say that its log has begun");
             }
@@ -177,7 +177,8 @@ impl Keeper {
         }
     }
 
-    /// Whether another validator shows, by the operators' signatures, that this one was removed.
+    /// Returns whether another validator proves, by the operators' signatures, that this one was
+    /// removed.
     async fn was_removed(&self) -> bool {
         let others: Vec<_> = self.peers.borrow().keys().copied().collect();
         let told = admission::ask_members(&self.network, &others, &self.genesis).await;
@@ -185,13 +186,13 @@ impl Keeper {
     }
 }
 
-/// Tells the network where a validator lives, where that is news.
+/// Passes a validator's address to the network if it is new.
 async fn learn(network: &Network, learned: &mut HashMap<u64, String>, id: u64, address: &str) {
     if learned.get(&id).is_some_and(|known| known == address) {
         return;
     }
     match Contact::parse(address) {
-        // A network that has stopped has no use for it.
+        // The call fails only if the network has stopped.
         Ok(contact) => drop(network.learn(&contact).await),
         Err(error) => tracing::warn!(id, %error, "a validator's address can't be used"),
     }

@@ -1,7 +1,8 @@
-//! A backup becomes what a validator's folder begins with.
+//! Restores a backup into a validator's folder.
 //!
-//! Either of a newcomer, which the market then admits under a new id and only lacks what came
-//! since; or of a founder, where the whole market begins again from the backup.
+//! The folder belongs either to a new validator, which the market then admits under a new id and
+//! which lacks only later entries, or to a founder, if the whole market begins again from the
+//! backup.
 
 use std::path::Path;
 
@@ -16,59 +17,59 @@ use crate::validator::exchange_machine;
 use crate::validator::statements::StatementWriter;
 use crate::validator::{RestoreBackupError, place_state, read_backup};
 
-/// What was restored.
+/// The result of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restoration {
-    /// The last entry in it.
+    /// The last entry in the state.
     pub index: LogIndex,
     /// The digest of the state.
     pub state: Digest,
 }
 
-/// Why nothing was restored.
+/// Why a restore failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
-    /// The file or the folder.
+    /// The file or the folder is not usable.
     #[error(transparent)]
     Backup(#[from] RestoreBackupError),
-    /// The folder was a validator's.
+    /// The folder belongs to a validator that has begun.
     #[error("this folder is a validator's that has begun")]
     Begun,
-    /// The state is not one.
+    /// The state does not decode.
     #[error("the backup's state can't be restored: {0}")]
     State(#[from] souk_consensus::RestoreError),
-    /// The state is not what its digest says.
+    /// The state does not match its digest.
     #[error("the backup's state has the digest {found}, {wanted} was written")]
     Digest {
-        /// What was written.
+        /// The digest that was recorded.
         wanted: Digest,
-        /// What it comes to.
+        /// The digest of the restored state.
         found: Digest,
     },
-    /// It is of another market.
+    /// The backup is of another market.
     #[error("the backup is of market {found}, this folder belongs to {wanted}")]
     Market {
-        /// This folder's.
+        /// The market of this folder.
         wanted: MarketId,
-        /// The backup's.
+        /// The market of the backup.
         found: MarketId,
     },
-    /// The market's file.
+    /// The market's file is not usable.
     #[error(transparent)]
     Seat(Box<SeatError>),
-    /// It can't begin the market again.
+    /// This node is not a founder, so the market cannot begin again from it.
     #[error("this node's key is none of the validators in market.json, which begin the market")]
     NoFounder,
-    /// Its own file.
+    /// The validator's own file could not be read or written.
     #[error(transparent)]
     Config(#[from] ConfigError),
 }
 
-/// Restores a backup into a folder that has not begun. With `found` the market begins again from
-/// it with the validators of its file, each restored from the same backup.
+/// Restores a backup into a folder that has not begun. With `found` the market begins again from it
+/// with the validators of its file; you must restore each of them from the same backup.
 ///
 /// # Errors
-/// When the backup is damaged, where, or of another market, or the folder is in use.
+/// If the backup is damaged, with the position, or of another market, or if the folder is in use.
 pub fn restore(
     home: &Path,
     key: &NodeKey,
@@ -106,7 +107,7 @@ pub fn restore(
     Ok(Restoration { index, state })
 }
 
-/// Gives a founder its id of the market's file again, whatever it was since.
+/// Restores a founder's id of the market's file, whatever its id was since.
 fn name_founder(home: &Path, raft_id: u64) -> Result<(), ConfigError> {
     let path = home.join(VALIDATOR_FILE);
     let mut file: ValidatorFile = config::read(&path)?;
