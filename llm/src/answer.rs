@@ -45,7 +45,7 @@ impl AnswerForm {
         }
     }
 
-    /// Returns the marks that are part of an answer's text if it may call tools.
+    /// Returns the marks to keep in an answer's text, given the form of the calls it may make.
     #[must_use]
     pub fn marks(self, calls: Option<CallForm>) -> &'static [&'static str] {
         match (self, calls) {

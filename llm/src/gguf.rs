@@ -139,7 +139,7 @@ pub enum GgufError {
     Large {
         /// The things that are too many.
         what: &'static str,
-        /// The limit.
+        /// Maximum that the reader accepts.
         most: u64,
     },
     /// A part is missing, or belongs to another model.

@@ -65,7 +65,7 @@ pub enum GrammarError {
     /// The schema needs a feature that grammars lack.
     #[error("the JSON schema is refused: {reason}")]
     Schema {
-        /// The reason.
+        /// The library's reason, or souk's own.
         reason: String,
     },
 }

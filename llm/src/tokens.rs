@@ -20,7 +20,7 @@ pub enum TokenError {
     Size {
         /// The quantity that is too large.
         what: String,
-        /// The limit.
+        /// Maximum that the reader accepts.
         most: usize,
     },
     /// The text cannot be encoded.

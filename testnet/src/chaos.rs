@@ -69,7 +69,7 @@ pub struct ChaosConfig {
 /// Results of a chaos test.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChaosReport {
-    /// The seed.
+    /// The seed of the run: repeat it to draw the same again.
     pub seed: u64,
     /// How long faults continued, in seconds.
     pub seconds: u64,

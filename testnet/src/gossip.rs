@@ -62,7 +62,7 @@ pub struct GossipConfig {
 /// Results of a gossip measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct GossipReport {
-    /// The seed.
+    /// The seed of the run: repeat it to draw the same again.
     pub seed: u64,
     /// Number of nodes.
     pub nodes: usize,

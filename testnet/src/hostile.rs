@@ -66,7 +66,7 @@ pub struct HostileConfig {
 /// Results of the test.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostileReport {
-    /// The seed.
+    /// The seed of the run: repeat it to draw the same again.
     pub seed: u64,
     /// The load before the attacks.
     pub before: Run,

@@ -69,7 +69,7 @@ pub enum LayoutError {
     /// The file system refused.
     #[error("cannot use the folder {path}: {source}")]
     Folder {
-        /// The folder.
+        /// The folder or file that failed.
         path: PathBuf,
         /// The system's error.
         source: io::Error,

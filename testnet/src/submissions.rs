@@ -99,13 +99,13 @@ pub struct SubmissionReport {
 /// The distribution of times, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
-    /// The median.
+    /// Half of the times are below this.
     pub p50_ms: f64,
     /// The 90th percentile.
     pub p90_ms: f64,
     /// The 99th percentile.
     pub p99_ms: f64,
-    /// The maximum.
+    /// The longest time.
     pub max_ms: f64,
 }
 

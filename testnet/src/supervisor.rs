@@ -50,7 +50,7 @@ pub enum SupervisorError {
     /// Another supervisor holds the folder.
     #[error("a testnet is already running in {folder}{}", pid_text(.pid))]
     Running {
-        /// The folder.
+        /// The testnet's folder.
         folder: PathBuf,
         /// The process id of its supervisor, if known.
         pid: Option<u32>,
@@ -58,13 +58,13 @@ pub enum SupervisorError {
     /// No testnet runs in the folder.
     #[error("no testnet is running in {folder}")]
     NotRunning {
-        /// The folder.
+        /// The testnet's folder.
         folder: PathBuf,
     },
     /// The file system refused.
     #[error("cannot use {path}: {source}")]
     File {
-        /// The file.
+        /// The file or folder that failed.
         path: PathBuf,
         /// The system's error.
         source: io::Error,

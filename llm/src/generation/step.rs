@@ -12,7 +12,7 @@ use crate::sampling::Sampling;
 pub struct Step {
     /// Position of the first token; the caches' later contents no longer count.
     pub after: usize,
-    /// The tokens.
+    /// Tokens to add; empty if not known yet.
     pub tokens: Vec<u32>,
     /// Indices of the tokens after which the decoder draws a token.
     pub rows: Vec<usize>,

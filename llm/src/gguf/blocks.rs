@@ -140,9 +140,6 @@ impl BlockKind {
 ///
 /// If a value is no number, or f16 reaches no such scale, the scale is no number. Then the logits
 /// are no numbers either, and generation refuses them instead of inventing values.
-///
-/// Where one is no number, or no scale of f16 reaches it, the scale is no number: nor are logits
-/// then, which are refused, and nothing is made up.
 fn round(floats: &[f32], integers: &mut [u8]) -> F16 {
     // Magnitudes compare as integers in the same order, and values that are no numbers compare
     // above all.

@@ -1,6 +1,5 @@
 //! Stacks the matrices of experts, which folders store one by one, into one weight each.
 //!
-//! A decoder takes the matrices of a layer's experts together: so files of either kind give the
 //! A decoder takes the matrices of a layer's experts together. So files of either kind give the
 //! same decoder, and a provider's memory holds as many contents as for an ordinary model.
 

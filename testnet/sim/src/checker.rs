@@ -29,7 +29,7 @@ const AGE_SLACK_MS: u64 = 50;
 pub enum Violation {
     /// Two replicas led in one term.
     TwoLeaders {
-        /// The term.
+        /// The term with two leaders.
         term: u64,
         /// The first leader.
         first: u64,
@@ -101,7 +101,7 @@ pub enum Violation {
     PledgeBroken {
         /// The replica's id.
         replica: u64,
-        /// The pledge.
+        /// The pledge that it lost or contradicts.
         reason: String,
     },
     /// A replica panicked.

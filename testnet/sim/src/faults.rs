@@ -232,7 +232,7 @@ pub enum Fault {
 pub struct TimedFault {
     /// Simulated milliseconds since the start.
     pub at_ms: u64,
-    /// The fault.
+    /// The fault and its parameters.
     #[serde(flatten)]
     pub fault: Fault,
 }

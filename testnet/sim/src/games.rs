@@ -99,8 +99,7 @@ impl Game {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Loss {
     lost: i64,
-    /// The attacker's remaining credits, so that the cheaper of two equal losses ranks as the
-    /// worse.
+    /// The attacker's gain, so that the cheaper of two equal losses ranks as the worse.
     kept: i64,
     reputation: u16,
 }

@@ -115,7 +115,7 @@ impl Config {
 /// Results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The seed.
+    /// The seed of the run: repeat it for the same run.
     pub seed: u64,
     /// Simulated minutes with faults.
     pub minutes: u64,

@@ -152,8 +152,8 @@ pub enum Round {
     Idle,
     /// Messages to send, and events.
     Done(Box<CompletedRound>),
-    /// The machine died in the round. The messages that had left arrive, and the snapshots it kept
-    /// may include the applied entries.
+    /// The machine died in the round. The messages that had left are still on their way, and a
+    /// snapshot that it kept may include the applied entries.
     Died(Vec<Envelope>, Vec<AppliedEntry>),
     /// The replica stops for a reason other than a crash.
     Refused(String),

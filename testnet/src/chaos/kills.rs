@@ -54,7 +54,7 @@ pub struct NodeKill {
 /// Results of a kill test.
 #[derive(Clone, Debug, Serialize)]
 pub struct KillsReport {
-    /// The seed.
+    /// The seed of the run: repeat it to draw the same again.
     pub seed: u64,
     /// How long the test ran, in seconds.
     pub seconds: u64,

@@ -92,7 +92,7 @@ pub enum Fault {
 pub struct PlannedFault {
     /// Seconds since the start.
     pub at_seconds: u64,
-    /// The fault.
+    /// The fault and its node.
     #[serde(flatten)]
     pub fault: Fault,
 }

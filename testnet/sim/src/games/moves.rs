@@ -21,7 +21,7 @@ pub enum Player {
 
 /// The context of a move.
 pub struct Scene<'a> {
-    /// The lease.
+    /// The lease in its current state.
     pub lease: &'a Lease,
     /// Usages for a note: the maximum that the rules allow, and the maximum that an honest buyer
     /// accepts.

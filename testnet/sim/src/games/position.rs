@@ -17,9 +17,9 @@ const PURSE: Credits = Credits(100_000_000);
 /// A party of the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// The seller.
+    /// The party that sells the device.
     Provider,
-    /// The buyer.
+    /// The party that leases the device.
     Buyer,
 }
 

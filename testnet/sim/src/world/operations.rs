@@ -332,7 +332,8 @@ impl World {
         match response {
             Response::Proposed(answers) => {
                 for answer in answers {
-                    // A snapshot cannot answer a result, so the client asks again.
+                    // If a snapshot replaced the entry, its result is lost, and the client
+                    // asks again.
                     if let Ok(result) = answer.result {
                         self.on_written(number, answer.index, &result);
                     }
