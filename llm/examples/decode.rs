@@ -1,8 +1,10 @@
-//! How fast a model decodes on this machine's processor, beside how fast it reads memory.
+//! Measures how fast a model decodes on this machine's processor, and how fast the processor reads
+//! memory.
 //!
 //!     cargo run --release -p souk-llm --example decode -- MODEL [THREADS [PROMPT [TOKENS [SEQUENCES [FILE]]]]]
 //!
-//! The file is given the logits after the prompt, for `llm/bench/beside_llama.py` to compare.
+//! If you name a FILE, the program writes the logits after the prompt to it, for
+//! `llm/bench/beside_llama.py` to compare.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -16,7 +18,7 @@ use souk_vocabulary::catalogue;
 use souk_vocabulary::processor::Processor;
 use souk_vocabulary::processor::session::{SequenceStep, Session, State};
 
-/// Numbers read to measure memory: far more than caches hold.
+/// Bytes that the memory measurement reads: far more than caches hold.
 const READ_BYTES: usize = 512 << 20;
 
 fn main() {
@@ -94,7 +96,7 @@ fn main() {
     }
 }
 
-/// Tokens a second of sequences that are stepped together after a prompt each, at the median.
+/// Returns the median tokens a second of sequences stepped together after a prompt each.
 fn rate_of_all(
     mut session: Box<dyn Session + '_>,
     sequences: usize,
@@ -124,7 +126,7 @@ fn rate_of_all(
     sequences as f64 / times[times.len() / 2]
 }
 
-/// Bytes a second that so many threads read at once, the best of some.
+/// Returns the bytes a second that this many threads read together: the best of some runs.
 fn bandwidth(threads: usize) -> f64 {
     let words = vec![1u64; READ_BYTES / 8];
     let pass = || {

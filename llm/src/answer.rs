@@ -1,6 +1,6 @@
-//! An answer as it comes: what the model thinks, what it says, and what it calls.
+//! Reads an answer as it arrives: the model's thought, its text and its tool calls.
 //!
-//! Models were taught different forms of each. Which ones, their chat template says.
+//! Models learned different forms of each. The chat template shows which form a model uses.
 
 mod channels;
 mod thoughts;
@@ -9,7 +9,7 @@ use crate::tools::{CallForm, CallReader, Tool, ToolCall};
 use channels::ChannelReader;
 use thoughts::ThoughtReader;
 
-/// Marks that a tokeniser may leave out of texts, and that answers are read by.
+/// Marks that a tokeniser may leave out of texts, but that answer readers need.
 const THOUGHT_MARKS: [&str; 2] = [thoughts::BEGIN, thoughts::END];
 const CALL_MARKS: [&str; 7] = [
     thoughts::BEGIN,
@@ -21,19 +21,19 @@ const CALL_MARKS: [&str; 7] = [
     "[ARGS]",
 ];
 
-/// How a model tells what it thinks from what it says.
+/// How a model separates its thought from its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerForm {
-    /// It does not.
+    /// The model writes no separate thought.
     Plain,
-    /// It thinks first, between `<think>` and `</think>`.
+    /// The model thinks first, between `<think>` and `</think>`.
     Thoughts,
-    /// Each part is in a channel, as gpt-oss writes it.
+    /// The model writes each part in a channel, as gpt-oss does.
     Channels,
 }
 
 impl AnswerForm {
-    /// The form that a chat template speaks of.
+    /// Returns the form that a chat template mentions.
     #[must_use]
     pub fn of(template: &str) -> Self {
         if template.contains(channels::CHANNEL) {
@@ -45,7 +45,7 @@ impl AnswerForm {
         }
     }
 
-    /// Marks that are part of an answer's text, where it may make calls.
+    /// Returns the marks to keep in an answer's text, given the form of the calls it may make.
     #[must_use]
     pub fn marks(self, calls: Option<CallForm>) -> &'static [&'static str] {
         match (self, calls) {
@@ -57,17 +57,17 @@ impl AnswerForm {
     }
 }
 
-/// What is sure of an answer.
+/// The parts of an answer that are certain so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AnswerPiece {
-    /// What it thinks.
+    /// New text of the model's thought.
     pub thought: String,
-    /// What it says.
+    /// New text of the answer itself.
     pub text: String,
 }
 
 impl AnswerPiece {
-    /// Whether there is nothing in it.
+    /// Returns whether both parts are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.thought.is_empty() && self.text.is_empty()
@@ -83,7 +83,7 @@ pub struct AnswerReader {
 }
 
 impl AnswerReader {
-    /// For answers after a prompt that ends so, which may call these tools in this form.
+    /// Creates a reader for the answer to this prompt. The model may call these tools in this form.
     #[must_use]
     pub fn new(form: AnswerForm, prompt: &str, calls: Option<(CallForm, &[Tool])>) -> Self {
         let tools = calls.map_or(&[][..], |(_, tools)| tools);
@@ -96,7 +96,7 @@ impl AnswerReader {
         }
     }
 
-    /// Takes a piece; gives what of the answer is sure.
+    /// Adds a piece and returns the parts of the answer that are certain.
     pub fn push(&mut self, piece: &str) -> AnswerPiece {
         if let Some(channels) = &mut self.channels {
             return channels.push(piece);
@@ -114,8 +114,8 @@ impl AnswerReader {
         read
     }
 
-    /// What was held back, where the answer is over, and its calls. Ids are made of the number of
-    /// a call.
+    /// Ends the answer and returns the text held back so far and the calls. `id` makes the id of
+    /// each call from its number.
     pub fn finish(self, id: impl Fn(usize) -> String) -> (AnswerPiece, Vec<ToolCall>) {
         if let Some(channels) = self.channels {
             return channels.finish(id);
@@ -137,7 +137,7 @@ impl AnswerReader {
     }
 }
 
-/// Bytes of the longest ending of a text that one of these marks begins with.
+/// Returns the length in bytes of the text's longest ending that begins one of these marks.
 fn doubtful(text: &str, marks: &[&str]) -> usize {
     let lengths = marks.iter().filter_map(|mark| {
         let most = (mark.len() - 1).min(text.len());

@@ -1,12 +1,12 @@
-//! The model that comes with souk: a Llama of a million parameters that knows what the words of
-//! souk's glossary mean, and little else. `llm/models/glossary/make.py` made it.
+//! The model that comes with souk: a Llama of a million parameters that explains the words of
+//! souk's glossary and knows little else. `llm/models/glossary/make.py` made it.
 
 use std::fs;
 use std::path::Path;
 
 use crate::model::{LanguageModel, ModelError};
 
-/// What it is called where a model is named.
+/// The name that selects this model in place of a path.
 pub const NAME: &str = "bundled";
 
 macro_rules! files {
@@ -15,7 +15,7 @@ macro_rules! files {
     };
 }
 
-/// The folder that it is, as Hugging Face's tools would leave it.
+/// The files of its folder, as Hugging Face's tools would write it.
 const FILES: &[(&str, &[u8])] = files![
     "README.md",
     "chat_template.jinja",
@@ -24,10 +24,10 @@ const FILES: &[(&str, &[u8])] = files![
     "tokenizer.json"
 ];
 
-/// Opens it, by way of files in a folder that may go then.
+/// Opens the bundled model. It writes the files to `folder`, which you may delete afterwards.
 ///
 /// # Errors
-/// [`ModelError::File`]: the folder cannot be written.
+/// [`ModelError::File`] if the folder cannot be written.
 pub fn open(folder: &Path) -> Result<LanguageModel, ModelError> {
     let home = folder.join(NAME);
     let failed = |cause| ModelError::File {

@@ -1,8 +1,8 @@
-//! Chat templates: what a model was taught a conversation looks like.
+//! Chat templates: they format a conversation as the model learned it.
 //!
-//! A template is a program of whoever made the model. It runs in a language without files or
-//! network, and with so much fuel, which pays for instructions and for bytes. The language is
-//! Jinja as Hugging Face's tools have it, so that a conversation is byte for byte theirs.
+//! A template is a program by the model's makers. It runs in a language without files or network,
+//! on limited fuel that pays for instructions and for bytes. The language is Jinja as Hugging
+//! Face's tools implement it, so that a conversation equals theirs byte for byte.
 
 mod clock;
 mod json;
@@ -23,88 +23,88 @@ use thiserror::Error as ThisError;
 
 use crate::tools::{self, Tool, ToolCall};
 
-/// Fuel of a template, and more of it for each message: the longest that were seen take some
-/// thousands a message. A unit is an instruction, or 64 bytes: 64 MB of text at most.
+/// Base fuel of a template; each message adds more. The most expensive known templates use some
+/// thousands a message. One unit pays for an instruction or 64 bytes, so for 64 MB of text at most.
 const FUEL: u64 = 250_000;
 const MESSAGE_FUEL: u64 = 5_000;
 const FUEL_MAX: u64 = 1_000_000;
 
-/// The stack of a template. Values may lie within each other as deep as its fuel lasts, and some
-/// hundred bytes of stack go for each; what is not used takes no memory.
+/// Bytes of stack for a template. Values may nest as deep as its fuel lasts, and each level needs
+/// some hundred bytes. Unused stack takes no memory.
 const STACK_BYTES: usize = 512 << 20;
 
-/// Bytes of a template at most: eight times those of the longest that was seen.
+/// Maximum bytes of a template: eight times the longest known one.
 const SOURCE_BYTES_MAX: usize = 256 << 10;
 
 /// A message of a conversation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
-    /// `system`, `user`, `assistant` or `tool`; what else, the template says.
+    /// `system`, `user`, `assistant` or `tool`. The template decides about other roles.
     pub role: String,
-    /// Its text.
+    /// The message's text.
     pub content: String,
-    /// Who says it: one of several users, or the function of a result.
+    /// The author: one of several users, or the function that returned this result.
     pub name: Option<String>,
-    /// What an assistant thought before it said this.
+    /// The assistant's thought before this message.
     pub reasoning: Option<String>,
-    /// The calls that it makes.
+    /// Tool calls in this message.
     pub calls: Vec<ToolCall>,
-    /// The id of the call that it answers.
+    /// The id of the call that this message answers.
     pub call_id: Option<String>,
 }
 
-/// What a template writes.
+/// The input of a template.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Conversation<'a> {
-    /// What was said.
+    /// The messages so far.
     pub messages: &'a [Message],
-    /// What may be called.
+    /// The tools that the model may call.
     pub tools: &'a [Tool],
-    /// What is to be looked things up in: objects as the template wants them.
+    /// Documents for the model to search: objects as the template expects them.
     pub documents: &'a [serde_json::Value],
-    /// What else the template is given, by name.
+    /// Further values for the template, by name.
     pub values: Option<&'a Map<String, serde_json::Value>>,
-    /// The time in seconds of Unix time, for a template that says the date: that of UTC.
+    /// Unix time in seconds, for a template that prints the date (in UTC).
     pub now: u64,
 }
 
 /// A template, and the marks of the model's tokeniser.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChatTemplate {
-    /// Its source, in Jinja.
+    /// Jinja source.
     pub source: String,
-    /// Another one for conversations with tools, where the model has one.
+    /// A separate source for conversations with tools, if the model has one.
     pub tool_source: Option<String>,
-    /// Marks by what templates call them, such as `bos_token`.
+    /// Marks by their names in templates, such as `bos_token`.
     pub marks: BTreeMap<String, String>,
 }
 
-/// Why a conversation could not be written.
+/// Why a conversation could not be rendered.
 #[derive(Debug, ThisError)]
 pub enum ChatError {
-    /// The template is none, refuses the messages, or does not end.
+    /// The template is invalid, refuses the messages, or does not end.
     #[error("the model's chat template fails: {0:#}")]
     Template(#[from] Error),
-    /// There is no thread for it.
+    /// The thread for the template could not be started.
     #[error("the model's chat template cannot be run: {0}")]
     Thread(io::Error),
-    /// The template is longer than any that is known.
+    /// The template is longer than the limit.
     #[error("the model's chat template has {0} bytes, at most {SOURCE_BYTES_MAX} are read")]
     Size(usize),
-    /// The template says the same with tools and without.
+    /// The template renders the same text with tools and without.
     #[error("the model was not taught to call tools: its chat template does not know them")]
     Tools,
 }
 
 impl ChatTemplate {
-    /// The source for conversations with tools.
+    /// Returns the source for conversations with tools.
     #[must_use]
     pub fn source_with_tools(&self) -> &str {
         self.tool_source.as_ref().unwrap_or(&self.source)
     }
 
-    /// The text of a conversation, up to where the model is to answer, by calls of these tools if
-    /// it likes.
+    /// Renders the conversation up to the place where the model answers. The model may call the
+    /// conversation's tools.
     ///
     /// # Errors
     /// [`ChatError`].
@@ -127,7 +127,7 @@ impl ChatTemplate {
         })
     }
 
-    /// The text, where it is another one without the tools.
+    /// Returns the text with tools if it differs from the text without them.
     fn text_with_tools(
         &self,
         source: &str,
@@ -165,7 +165,7 @@ impl ChatTemplate {
         environment.add_filter("wordcount", methods::count_words);
         sums::count_in(&mut environment);
         environment.add_template("chat", source)?;
-        // As Hugging Face's tools: what is not given is none.
+        // As in Hugging Face's tools, an absent value is none.
         let none_or = |all: Vec<serde_json::Value>| match all.is_empty() {
             true => Value::from(()),
             false => Value::from(Serde(all)),
@@ -184,7 +184,7 @@ impl ChatTemplate {
     }
 }
 
-/// A message as templates read it: the arguments of a call are an object, not a text.
+/// Converts a message for templates: the arguments of a call are an object, not a text.
 fn value(message: &Message) -> Value {
     let mut value = serde_json::json!({ "role": message.role, "content": message.content });
     let more = [

@@ -1,5 +1,4 @@
-//! What a decoder is made of, in numbers: as `config.json` states it, or the metadata of a GGUF
-//! file.
+//! The dimensions of a decoder, from `config.json` or the metadata of a GGUF file.
 
 mod experts;
 mod file;
@@ -12,115 +11,115 @@ pub use experts::Experts;
 pub use rotary::Rotary;
 pub use window::{LocalLayers, Window};
 
-/// The families of decoders that are known.
+/// The supported families of decoders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
-    /// Llama 2 and 3, SmolLM and all that call themselves so.
+    /// Llama 2 and 3, SmolLM and other models with this name.
     Llama,
     /// Mistral.
     Mistral,
-    /// Qwen 2 and 2.5: biases at queries, keys and values.
+    /// Qwen 2 and 2.5: queries, keys and values have biases.
     Qwen2,
-    /// Qwen 3: queries and keys are normalised by head.
+    /// Qwen 3: each head normalises queries and keys.
     Qwen3,
-    /// Phi 3 and 4: matrices that take the same rows lie one below the other.
+    /// Phi 3 and 4: matrices with the same input are stacked in one.
     Phi3,
-    /// Mixtral: Mistral's, whose rows go through a few of several feed-forward parts.
+    /// Mixtral: Mistral with several feed-forward experts, a few of which process each row.
     Mixtral,
-    /// Qwen 2's and 1.5's of experts, one of which all rows go through.
+    /// Qwen 1.5 and 2 with experts; one shared expert processes all rows.
     Qwen2Moe,
-    /// Qwen 3's of experts.
+    /// Qwen 3 with experts.
     Qwen3Moe,
-    /// Gemma 2: norms on both sides, gates by Gauss' curve, scores and logits with a limit.
+    /// Gemma 2: norms before and after each part, Gaussian gates, limits on scores and logits.
     Gemma2,
-    /// Gemma 3: Gemma 2's, queries and keys normalised in place of limits.
+    /// Gemma 3: Gemma 2 with normalised queries and keys instead of limits.
     Gemma3,
 }
 
-/// A decoder in numbers.
+/// The dimensions of a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Its family.
+    /// The model's family.
     pub architecture: Architecture,
     /// Width of a position's vector between layers.
     pub hidden: usize,
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Heads of queries.
+    /// Number of query heads.
     pub heads: usize,
-    /// Heads of keys and values.
+    /// Number of key and value heads.
     pub key_heads: usize,
     /// Width of a head.
     pub head_width: usize,
-    /// Width within the feed-forward part.
+    /// Inner width of the feed-forward part.
     pub feed_forward: usize,
-    /// The experts that take the place of that part, if it has them.
+    /// The experts in place of the feed-forward part, if the model has them.
     pub experts: Option<Experts>,
-    /// Tokens there are.
+    /// Number of tokens in the vocabulary.
     pub vocabulary: usize,
-    /// What is added to a mean square before its root.
+    /// Constant added to a mean square before the root.
     pub epsilon: f32,
-    /// Positions the model was made for.
+    /// Maximum positions the makers designed the model for.
     pub positions: usize,
-    /// Positions past which its angles would be others.
+    /// The number of positions beyond which the angles change, if they do.
     pub bound: Option<usize>,
-    /// How positions are told.
+    /// The rotary encoding of positions.
     pub rotary: Rotary,
-    /// The window of layers that have one.
+    /// The window of sliding-window layers, if there are any.
     pub window: Option<Window>,
-    /// What products of queries and keys are multiplied by; none where it is by one through the
-    /// root of a head's width.
+    /// Factor of the products of queries and keys. If none, it is one divided by the root of a
+    /// head's width.
     pub score_factor: Option<f32>,
-    /// What scores stay below, if anything.
+    /// Upper limit of scores, if any.
     pub score_limit: Option<f32>,
-    /// What logits stay below, if anything.
+    /// Upper limit of logits, if any.
     pub logit_limit: Option<f32>,
 }
 
-/// Why a model's numbers are refused.
+/// Why a model's dimensions are refused.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// The file is no such JSON.
+    /// The file is not valid JSON of this form.
     #[error("config.json: {0}")]
     Json(#[from] serde_json::Error),
-    /// A family that is not known.
+    /// The family is not supported.
     #[error(
         "models of type {0:?} are not known; known are gemma2, gemma3_text, \
          llama, mistral, mixtral, phi3, qwen2, qwen2_moe, qwen3, qwen3_moe"
     )]
     Architecture(String),
-    /// A feature that is not known.
+    /// A feature is not supported.
     #[error("{key} = {value} is not supported")]
     Feature {
-        /// What it is called.
+        /// Its key in the file.
         key: &'static str,
-        /// What it is set to.
+        /// Its value in the file.
         value: String,
     },
-    /// A number that cannot be.
+    /// A number is impossible.
     #[error("{key} = {value} makes no decoder")]
     Number {
-        /// What it is called.
+        /// Its key in the file.
         key: &'static str,
-        /// What it is set to.
+        /// Its value in the file.
         value: usize,
     },
 }
 
-/// Largest number of anything in a model: what keeps products within 64 bits.
+/// Largest allowed number in a model; it keeps products within 64 bits.
 const NUMBER_MAX: usize = 1 << 24;
 
-/// A feature that is not known.
+/// Returns the error for an unsupported feature.
 fn refused<T>(key: &'static str, value: &str) -> Result<T, ConfigError> {
     let value = value.to_owned();
     Err(ConfigError::Feature { key, value })
 }
 
 impl Architecture {
-    /// The family of this name.
+    /// Returns the family with this name.
     ///
     /// # Errors
-    /// [`ConfigError::Architecture`].
+    /// [`ConfigError::Architecture`] if the family is not supported.
     pub fn named(name: &str) -> Result<Self, ConfigError> {
         match name {
             "gemma2" => Ok(Self::Gemma2),
@@ -130,7 +129,7 @@ impl Architecture {
             "mixtral" => Ok(Self::Mixtral),
             "phi3" => Ok(Self::Phi3),
             "qwen2" => Ok(Self::Qwen2),
-            // The second of each pair is what GGUF files call it.
+            // In each pair, the second name is from GGUF files.
             "qwen2_moe" | "qwen2moe" => Ok(Self::Qwen2Moe),
             "qwen3" => Ok(Self::Qwen3),
             "qwen3_moe" | "qwen3moe" => Ok(Self::Qwen3Moe),
@@ -138,19 +137,19 @@ impl Architecture {
         }
     }
 
-    /// Whether queries, keys and values have biases.
+    /// Returns whether queries, keys and values have biases.
     #[must_use]
     pub fn has_biases(self) -> bool {
         matches!(self, Self::Qwen2 | Self::Qwen2Moe)
     }
 
-    /// Whether queries and keys are normalised by head.
+    /// Returns whether each head normalises queries and keys.
     #[must_use]
     pub fn has_head_norms(self) -> bool {
         matches!(self, Self::Qwen3 | Self::Qwen3Moe | Self::Gemma3)
     }
 
-    /// Whether it is one of Qwen's.
+    /// Returns whether this is a Qwen family.
     pub(crate) fn is_qwen(self) -> bool {
         matches!(
             self,
@@ -158,33 +157,33 @@ impl Architecture {
         )
     }
 
-    /// Whether rows go through a few of several feed-forward parts.
+    /// Returns whether the model has experts.
     #[must_use]
     pub fn has_experts(self) -> bool {
         matches!(self, Self::Mixtral | Self::Qwen2Moe | Self::Qwen3Moe)
     }
 
-    /// Whether they all go through one beside those.
+    /// Returns whether a shared expert processes all rows.
     #[must_use]
     pub fn has_shared_expert(self) -> bool {
         self == Self::Qwen2Moe
     }
 
-    /// Whether queries, keys and values are made by one matrix, and what a gate lets through by
-    /// the gate's.
+    /// Returns whether one matrix makes queries, keys and values, and one matrix makes gates and
+    /// their inputs.
     #[must_use]
     pub fn has_joint_matrices(self) -> bool {
         self == Self::Phi3
     }
 
-    /// Whether it is one of Gemma's: embeddings grow by the root of their width, what attention
-    /// and the feed-forward part give is normalised, gates are Gauss' curve.
+    /// Returns whether this is a Gemma family: it scales embeddings by the root of their width,
+    /// normalises the outputs of attention and feed-forward, and uses Gaussian gates.
     #[must_use]
     pub fn is_gemma(self) -> bool {
         matches!(self, Self::Gemma2 | Self::Gemma3)
     }
 
-    /// What scores and logits stay below where a model does not say.
+    /// Returns the default limits of scores and logits.
     pub(crate) fn limits(self) -> [Option<f32>; 2] {
         match self {
             Self::Gemma2 => [Some(50.0), Some(30.0)],
@@ -194,17 +193,17 @@ impl Architecture {
 }
 
 impl Config {
-    /// Positions that a token sees in a layer, if not all.
+    /// Returns how many positions a token sees in a layer, or `None` for all.
     #[must_use]
     pub fn window_of(&self, layer: usize) -> Option<usize> {
         let window = self.window.as_ref()?;
         window.layers.has(layer).then_some(window.positions)
     }
 
-    /// The same, if it can be.
+    /// Returns these dimensions if they are possible.
     ///
     /// # Errors
-    /// [`ConfigError::Number`].
+    /// [`ConfigError::Number`] if a number is not.
     pub fn checked(self) -> Result<Self, ConfigError> {
         let numbers = [
             ("hidden_size", self.hidden),

@@ -1,9 +1,9 @@
-//! A decoder as an ONNX model with states, of standard operators only but for one of souk's own
-//! that mixtures of experts have.
+//! Builds a decoder as an ONNX model with states, from standard operators; mixtures of experts add
+//! one of souk's own.
 //!
-//! Keys and values lie in caches of a fixed size, written where the inputs say and read as far as
-//! they say; so a request moves no more than its tokens, and going back is a smaller number. Which
-//! rows become logits is an input too: one for the next token, all to be compared.
+//! Keys and values live in caches of a fixed size. Inputs say where to write and how far to read,
+//! so a request moves only its tokens, and you go back by passing a smaller number. Another input
+//! selects the rows that become logits: one for the next token, all for a comparison.
 
 mod drawing;
 mod experts;
@@ -22,49 +22,49 @@ use crate::weights::{WeightError, Weights, separate, stack_experts};
 pub use drawing::{DRAWN, SAMPLING, TOLD, drawing};
 use nodes::{Look, Nodes};
 
-/// Token ids: `[1, sequence]`.
+/// Input of token ids: `[1, sequence]`.
 pub const TOKENS: &str = "input_ids";
-/// Their positions: `[1, sequence]`.
+/// Input of token positions: `[1, sequence]`.
 pub const POSITIONS: &str = "position_ids";
-/// Where in the caches they go: `[1]`.
+/// Input of the write position in the caches: `[1]`.
 pub const WRITE: &str = "write_indices";
-/// How much of the caches counts once they are written: `[1]`.
+/// Input of the valid length of the caches after the write: `[1]`.
 pub const LENGTH: &str = "cache_length";
-/// Which of the tokens have logits: `[rows]`.
+/// Input of the tokens that get logits: `[rows]`.
 pub const ROWS: &str = "logit_rows";
-/// The result: `[1, rows, vocabulary]`.
+/// Output of logits: `[1, rows, vocabulary]`.
 pub const LOGITS: &str = "logits";
 
-/// What the head makes logits of.
+/// The value from which the head makes logits.
 pub(crate) const NORM: &str = "model.norm";
 
-/// Cosines and sines of each position, and those of layers with a window.
+/// Tables of cosines and sines for each position; the second pair is for layers with a window.
 const ANGLES: [&str; 2] = ["cosines", "sines"];
 const ANGLES_LOCAL: [&str; 2] = ["cosines.local", "sines.local"];
 
-/// The standard operators' version: the first with caches that are written in place. The version
-/// of the format came with it.
+/// Version of the standard operators: the first with caches written in place. The format's version
+/// came with it.
 const OPSET: i64 = 24;
 const IR_VERSION: i64 = 12;
-/// The same of models with windows: the first whose attention has them.
+/// Version for models with windows: the first whose attention supports them.
 const OPSET_WINDOWS: i64 = 25;
 const IR_VERSION_WINDOWS: i64 = 13;
 
 /// A decoder ready to compile.
 #[derive(Clone, Debug)]
 pub struct Decoder {
-    /// The model; its weights lie beside it.
+    /// The model without its weights, which are separate contents.
     pub subgraph: Subgraph,
-    /// Its states.
+    /// The caches of keys and values.
     pub states: Vec<StatePort>,
-    /// Positions that the caches of a session have room for at most.
+    /// Maximum positions in the caches of a session.
     pub room: usize,
-    /// Sizes of a cache of one position.
+    /// Sizes of one position in a cache.
     pub cache: [usize; 2],
 }
 
 impl Decoder {
-    /// The first value of each state: caches of zeros with so much room.
+    /// Returns the first value of each state: caches of zeros for this many positions.
     #[must_use]
     pub fn empty_cache(&self, room: usize) -> Tensor {
         let [heads, width] = self.cache;
@@ -72,10 +72,10 @@ impl Decoder {
         Tensor::from_vec([1, heads, room, width], floats).expect("as many floats as the sizes say")
     }
 
-    /// Builds one with positions up to `room`.
+    /// Builds a decoder for positions up to `room`.
     ///
     /// # Errors
-    /// [`WeightError`]: a weight that is missing, or not what the numbers say.
+    /// [`WeightError`] if a weight is missing or does not match the dimensions.
     pub(crate) fn build(
         config: &Config,
         mut weights: Weights,
@@ -119,7 +119,7 @@ impl Decoder {
     }
 }
 
-/// The window of a layer, if there are positions beyond it.
+/// Returns the window of a layer if some positions are beyond it.
 fn window(config: &Config, layer: usize, room: usize) -> Option<usize> {
     config.window_of(layer).filter(|window| *window < room)
 }
@@ -168,7 +168,7 @@ fn cache(config: &Config, name: &str) -> ValueInfoProto {
     ValueInfoProto::tensor(name, DType::F32.onnx_code(), Some(dims))
 }
 
-/// A graph being written.
+/// The graph under construction.
 struct DecoderGraph<'a> {
     config: &'a Config,
     room: usize,
@@ -218,7 +218,7 @@ impl DecoderGraph<'_> {
         Ok(())
     }
 
-    /// The tables of angles, of layers with a window too where theirs are others.
+    /// Adds the tables of angles, including those of layers with a window if they differ.
     fn angles(&mut self) {
         let Config { rotary, window, .. } = self.config;
         let local = window.as_ref().and_then(|window| window.rotary.as_ref());
@@ -233,8 +233,8 @@ impl DecoderGraph<'_> {
     fn layer(&mut self, layer: usize, stream: String) -> Result<String, WeightError> {
         let hidden = self.config.hidden;
         let name = |part: &str| format!("model.layers.{layer}.{part}");
-        // What a part gives is normalised in one family and not in others, and the norm between
-        // is called after either side.
+        // Gemma normalises the output of each part, other families do not. The norm between the
+        // parts is named after attention in these and after feed-forward in Gemma.
         let [seen_norm, between, made_norm] = match self.config.architecture.is_gemma() {
             true => [
                 Some("post_attention_layernorm"),
@@ -252,7 +252,8 @@ impl DecoderGraph<'_> {
         let seen = normal(self, seen_norm, seen)?;
         let sum = format!("attended.{layer}");
         let stream = self.nodes.add("Add", &[&stream, &seen], &sum, &[]);
-        // Each part has a layer's states: the kernels of decoders know no others.
+        // Each part needs at least one layer's states, because the decoder kernels support no
+        // others. So no cut is inside or after the last layer.
         let is_last = layer + 1 == self.config.layers;
         if !is_last {
             self.nodes.may_cut();
@@ -274,7 +275,7 @@ impl DecoderGraph<'_> {
         Ok(self.nodes.norm(from, &weight, name, epsilon))
     }
 
-    /// A product with a weight of these rows, and its bias where there is one.
+    /// Adds a product with a weight of these sizes, and its bias if there is one.
     fn linear(
         &mut self,
         name: &str,
@@ -295,7 +296,7 @@ impl DecoderGraph<'_> {
         Ok(self.nodes.add("Add", &[&product, &bias], name, &[]))
     }
 
-    /// Queries, keys or values by head: `[1, heads, sequence, width]`.
+    /// Adds queries, keys or values by head: `[1, heads, sequence, width]`.
     fn heads(&mut self, layer: usize, which: char, from: &str) -> Result<String, WeightError> {
         let Config {
             architecture,
@@ -367,7 +368,7 @@ impl DecoderGraph<'_> {
         self.linear(&format!("{name}.o_proj"), sizes, &flat, false)
     }
 
-    /// A cache with these keys or values written to it.
+    /// Adds the cache with these new keys or values.
     fn remembered(&mut self, name: &str, new: &str) -> String {
         let (input, output) = (format!("past_{name}"), format!("present_{name}"));
         let inputs = [&input, new, WRITE];
@@ -384,7 +385,7 @@ impl DecoderGraph<'_> {
         }
     }
 
-    /// A gate, what it lets through, and the way back.
+    /// Adds the gate, up and down products of a feed-forward part.
     fn gated(&mut self, base: &str, width: usize, from: &str) -> Result<String, WeightError> {
         let hidden = self.config.hidden;
         let name = |part: &str| format!("{base}.{part}");

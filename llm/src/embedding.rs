@@ -1,7 +1,7 @@
-//! Texts as vectors: what a decoder makes of a text, in the place of what follows it.
+//! Texts as vectors: the decoder returns a vector of a text instead of the token after it.
 //!
-//! Its last norm is told where else its logits would be, so sessions, cuts and comparisons are
-//! those of texts that are written.
+//! The model returns its last norm in place of logits, so sessions, cuts and comparisons work as in
+//! text generation.
 
 use std::collections::BTreeSet;
 
@@ -14,29 +14,29 @@ use thiserror::Error;
 use crate::decoder::{LOGITS, NORM};
 use crate::generation::{CHUNK, GenerationError, Sequence};
 
-/// Which of a text's positions its vector is of.
+/// The positions of a text from which its vector comes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pooling {
-    /// The last, which has seen all of the text.
+    /// The last position, which has seen the whole text.
     #[default]
     Last,
-    /// The mean of all.
+    /// The mean of all positions.
     Mean,
 }
 
-/// Why a model makes no vectors.
+/// Why a model cannot return vectors.
 #[derive(Debug, Error)]
 pub enum EmbeddingError {
-    /// It is no model.
+    /// The bytes are no model.
     #[error(transparent)]
     Model(#[from] DecodeError),
-    /// It is no decoder of souk's.
+    /// The model is not one of souk's decoders.
     #[error("the model has no last norm called {NORM:?}")]
     Norm,
 }
 
-/// The model of a decoder that tells vectors for logits; its head is left out.
+/// Converts a decoder's model to one that returns vectors in place of logits, without its head.
 ///
 /// # Errors
 /// [`EmbeddingError`].
@@ -66,7 +66,7 @@ fn behead(graph: &mut GraphProto) -> Option<()> {
     Some(())
 }
 
-/// Gives a vector length 1; that of zeros stays.
+/// Scales a vector to length 1. A zero vector stays zero.
 pub fn normalise(vector: &mut [f32]) {
     let squares = vector.iter().map(|it| f64::from(*it) * f64::from(*it));
     let length = squares.sum::<f64>().sqrt().max(f64::MIN_POSITIVE);
@@ -76,7 +76,8 @@ pub fn normalise(vector: &mut [f32]) {
 }
 
 impl Sequence<'_> {
-    /// The vector of a text, of length 1, where the decoder is one of [`embedding`].
+    /// Returns the vector of a text, of length 1. The decoder must be one that [`embedding`]
+    /// returned.
     ///
     /// # Errors
     /// [`GenerationError`].
@@ -92,7 +93,7 @@ impl Sequence<'_> {
         Ok(vector)
     }
 
-    /// The sum of what is told of each position: its direction is that of the mean.
+    /// Returns the sum of the vectors of all positions; its direction is the mean's.
     fn summed(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerationError> {
         self.truncate(0);
         let mut sum = Vec::new();

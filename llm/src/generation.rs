@@ -1,4 +1,4 @@
-//! Text token by token: a session of a decoder stepped until something ends it.
+//! Generates text token by token: steps a decoder's session until an ending.
 
 mod drafts;
 mod step;
@@ -17,40 +17,40 @@ use crate::decoder::{DRAWN, LOGITS};
 use crate::grammar::{Grammar, MatchError, TextMatcher};
 use crate::sampling::{History, LogProbabilities, Sampling};
 
-/// Tokens of a prompt that are given at once: enough for products to be computed by blocks, few
-/// enough that what lies between layers stays small.
+/// Prompt tokens in one step: enough for products to be computed by blocks, few enough to keep the
+/// values between layers small.
 pub const CHUNK: usize = 256;
 
-/// Tokens of a prompt whose logits are told at once: some megabytes of them.
+/// Prompt tokens in one step that returns all their logits, which take some megabytes.
 const WEIGHED_CHUNK: usize = 16;
 
-/// Why a text went no further.
+/// Why the generation of a text failed.
 #[derive(Debug, Error)]
 pub enum GenerationError {
     /// The prompt has no token.
     #[error("the prompt is empty: a text is generated after at least one token")]
     Empty,
-    /// More tokens than the session has room for.
+    /// The session has too little room for the tokens.
     #[error("{wanted} tokens are wanted, and the session has room for {room}")]
     Room {
-        /// Positions wanted.
+        /// Positions requested.
         wanted: usize,
-        /// Positions there are.
+        /// Positions available.
         room: usize,
     },
     /// A step failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// The logits are not what a decoder gives.
+    /// The decoder's outputs are not logits.
     #[error("the decoder gave no logits: {0}")]
     Logits(TensorError),
-    /// It drew no token, or not as many as it was to.
+    /// The decoder drew a wrong number of tokens.
     #[error("the decoder drew {0} tokens where {1} were wanted")]
     Drawn(usize, usize),
-    /// A number among the logits is none.
+    /// The logits contain a value that is not a number.
     #[error("the logits at position {0} are not all numbers")]
     NoNumber(usize),
-    /// The text cannot go on as its grammar wants it.
+    /// The grammar allows no continuation of the text.
     #[error(transparent)]
     Match(#[from] MatchError),
 }
@@ -58,13 +58,13 @@ pub enum GenerationError {
 /// A sequence of tokens in a session.
 pub struct Sequence<'a> {
     session: Box<dyn Session + 'a>,
-    /// What the caches hold.
+    /// The tokens in the caches.
     tokens: Vec<u32>,
     room: usize,
 }
 
 impl<'a> Sequence<'a> {
-    /// An empty one, in a session whose caches have so much room.
+    /// Creates an empty sequence in a session whose caches have this much room.
     #[must_use]
     pub fn new(session: Box<dyn Session + 'a>, room: usize) -> Self {
         Self {
@@ -74,14 +74,14 @@ impl<'a> Sequence<'a> {
         }
     }
 
-    /// Tokens so far.
+    /// Returns the number of tokens so far.
     #[must_use]
     pub fn length(&self) -> usize {
         self.tokens.len()
     }
 
-    /// How many of a prompt's tokens it begins with. The last is never among them: its logits are
-    /// still to come.
+    /// Returns how many tokens of a prompt the sequence begins with. The prompt's last token never
+    /// counts, because its logits are still to come.
     #[must_use]
     pub fn agreement(&self, prompt: &[u32]) -> usize {
         let most = prompt.len().saturating_sub(1);
@@ -89,27 +89,27 @@ impl<'a> Sequence<'a> {
         both.take_while(|(had, wanted)| had == wanted).count()
     }
 
-    /// Goes back to where it agrees with a prompt; gives how many of the prompt's tokens it then
-    /// has.
+    /// Truncates the sequence to its common beginning with a prompt, and returns how many of the
+    /// prompt's tokens it then holds.
     pub fn agree(&mut self, prompt: &[u32]) -> usize {
         let same = self.agreement(prompt);
         self.truncate(same);
         same
     }
 
-    /// Goes back to an earlier length; what came after it no longer counts, and is written over.
+    /// Truncates the sequence to an earlier length. Later steps overwrite the rest.
     ///
     /// # Panics
-    /// If there are not so many tokens.
+    /// If the sequence has fewer tokens.
     pub fn truncate(&mut self, length: usize) {
         assert!(length <= self.length(), "a sequence goes back, not forth");
         self.tokens.truncate(length);
     }
 
-    /// Adds tokens; gives the logits of the one to come.
+    /// Adds tokens and returns the logits of the next one.
     ///
     /// # Errors
-    /// [`GenerationError`]. The sequence then is as long as what was added before it.
+    /// [`GenerationError`]. The sequence then keeps the tokens of the steps that succeeded.
     pub fn push(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerationError> {
         self.fits(tokens)?;
         let mut next = None;
@@ -127,7 +127,7 @@ impl<'a> Sequence<'a> {
         }
     }
 
-    /// Adds tokens; gives the logits after each.
+    /// Adds tokens and returns the logits after each.
     ///
     /// # Errors
     /// As [`Self::push`].
@@ -137,8 +137,8 @@ impl<'a> Sequence<'a> {
         Ok(next.logits)
     }
 
-    /// Becomes a prompt but for its last token; gives how likely each token after the first was,
-    /// with so many of the likeliest.
+    /// Replaces the sequence with a prompt except its last token. Returns the probability of each
+    /// token after the first, and this many of the likeliest tokens.
     ///
     /// # Errors
     /// As [`Self::push`].
@@ -162,7 +162,7 @@ impl<'a> Sequence<'a> {
         Ok(weighed)
     }
 
-    /// Adds a step's tokens; gives what follows each of its rows.
+    /// Adds a step's tokens and returns the result for each of its rows.
     fn step(&mut self, step: Step) -> Result<NextTokens, GenerationError> {
         let mut outcome = self.session.step(&step.inputs())?;
         let mut output = |name: &str| {
@@ -185,76 +185,76 @@ impl<'a> Sequence<'a> {
     }
 }
 
-/// What follows the rows of a step.
+/// The results of a step's rows.
 struct NextTokens {
-    /// The token that was drawn after each.
+    /// The token drawn after each row.
     drawn: Vec<u32>,
-    /// The logits of each, where they were told.
+    /// The logits after each row, if requested.
     logits: Vec<f32>,
 }
 
-/// What ended a text.
+/// Why a text ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// A token that ends texts.
+    /// The model drew a token that ends texts.
     Token,
-    /// It is whole, and its grammar lets nothing follow.
+    /// The text is complete, and its grammar allows no continuation.
     Grammar,
-    /// As many tokens as were asked for.
+    /// The text has the maximum number of tokens.
     Length,
     /// The sequence has no more room.
     Room,
-    /// Whoever takes the tokens.
+    /// The receiver of the tokens stopped it.
     Taker,
 }
 
-/// What is asked for.
+/// A request for text.
 #[derive(Clone)]
 pub struct Request<'a> {
-    /// The tokens to go on after.
+    /// The tokens before the text.
     pub prompt: &'a [u32],
-    /// How the next is drawn.
+    /// How the next token is drawn.
     pub sampling: &'a Sampling,
     /// Tokens that end a text.
     pub ends: &'a [u32],
-    /// What the text is to be, if not whatever comes. It was made for the same tokens and ends.
+    /// The grammar of the text, if it has one. It must be for the same tokens and ends.
     pub grammar: Option<&'a Grammar>,
-    /// Tokens at most.
+    /// Maximum number of tokens.
     pub tokens_max: usize,
-    /// Tokens that may be drafted for a step at most. The text is the same with and without.
+    /// Maximum number of drafted tokens in a step. Drafts do not change the text.
     pub drafts_max: usize,
-    /// Where the probability of each token is wanted too: with so many of the likeliest.
+    /// If set, each token comes with its probability and this many of the likeliest tokens.
     pub likeliest: Option<usize>,
-    /// Whether anybody still wants it: asked before each step.
+    /// Returns whether the text is still wanted; called before each step.
     pub is_wanted: &'a dyn Fn() -> bool,
 }
 
-/// A token that was drawn.
+/// A token that the model drew.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DrawnToken {
-    /// Which.
+    /// The token's id.
     pub id: u32,
-    /// How likely it was, where that is wanted.
+    /// The token's probability, if requested.
     pub probabilities: Option<LogProbabilities>,
 }
 
-/// How a text was generated.
+/// Statistics of a generated text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GenerationOutcome {
-    /// What ended it.
+    /// Why the text ended.
     pub ending: Ending,
-    /// Tokens that were drafted.
+    /// Number of drafted tokens.
     pub drafted: usize,
-    /// Those of them that the text went on with.
+    /// Number of drafted tokens that the text continued with.
     pub accepted: usize,
 }
 
-/// Makes a sequence the prompt, of which only what it does not begin with is computed, and
-/// generates after it, handing each token on as it comes. The token that ends the text is not
-/// handed on.
+/// Generates a text after a prompt. Computes only the part of the prompt that the sequence does not
+/// begin with already, and passes each token to `take` as it comes, except the token that ends the
+/// text.
 ///
 /// # Errors
-/// [`GenerationError`]; what was handed on stands.
+/// [`GenerationError`]; the tokens passed so far stay valid.
 pub fn generate(
     sequence: &mut Sequence<'_>,
     request: &Request<'_>,
@@ -281,19 +281,19 @@ pub fn generate(
     })
 }
 
-/// A text as it is generated.
+/// The state of a text during its generation.
 struct Writing<'a, 'b, T> {
     sequence: &'a mut Sequence<'b>,
     request: &'a Request<'a>,
-    /// The prompt, and what was generated.
+    /// The prompt and the generated tokens.
     text: Vec<u32>,
     drafts: Drafts,
-    /// What follows the tokens that were drawn, and no draft.
+    /// Matches the drawn tokens, without drafts.
     matcher: Option<TextMatcher>,
     take: T,
 }
 
-/// What ends a text, or why it goes no further.
+/// The ending of a text, or its error.
 type WritingEnd = Result<Ending, GenerationError>;
 
 impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
@@ -322,7 +322,7 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
             }
             let said = self.text.len() - self.request.prompt.len();
             let free = self.sequence.room - self.sequence.length();
-            // A step gives one token more than are drafted.
+            // A step yields one token more than its draft.
             let most = free.min(self.request.tokens_max - said) - 1;
             draft = self.drafts.draft(&self.text, most);
             let last = self.text[self.text.len() - 1];
@@ -331,8 +331,8 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
         }
     }
 
-    /// Adds tokens, for what follows them: the tokens as the session draws them, or logits where
-    /// more than that is wanted.
+    /// Adds tokens and returns the next ones: those that the session draws, or logits if the
+    /// request needs them.
     fn step(&mut self, step: Step) -> Result<NextTokens, GenerationError> {
         let step = match self.reads_logits() {
             true => step.told(),
@@ -341,14 +341,14 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
         self.sequence.step(step)
     }
 
-    /// Whether what is drawn depends on more than logits, or they are wanted themselves.
+    /// Returns whether drawing needs more than logits, or the request needs the logits.
     fn reads_logits(&self) -> bool {
         let request = self.request;
         self.matcher.is_some() || request.likeliest.is_some() || request.sampling.looks_back()
     }
 
-    /// Takes the next tokens: what follows what was said, and each drafted token for as long as it
-    /// is the one that is drawn. The rest of a draft is taken back.
+    /// Takes the next tokens: one after the text, and one more for each drafted token that equals
+    /// the drawn one. Truncates the rest of the draft.
     fn draw(&mut self, next: &NextTokens, draft: &[u32]) -> ControlFlow<WritingEnd> {
         let begin = self.sequence.length() - draft.len();
         let vocabulary = next.logits.len() / (draft.len() + 1);
@@ -364,7 +364,7 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
         ControlFlow::Continue(())
     }
 
-    /// The next token, handed on.
+    /// Determines the next token and passes it on.
     fn next(&mut self, drawn: u32, logits: &[f32]) -> ControlFlow<WritingEnd, u32> {
         let said = self.text.len() - self.request.prompt.len();
         if said >= self.request.tokens_max {
@@ -395,7 +395,7 @@ impl<T: FnMut(DrawnToken) -> ControlFlow<()>> Writing<'_, '_, T> {
         }
     }
 
-    /// The next token, which the grammar allows.
+    /// Draws the next token among those that the grammar allows.
     fn drawn(&mut self, logits: &[f32]) -> ControlFlow<WritingEnd, u32> {
         let (prompt, generated) = self.text.split_at(self.request.prompt.len());
         let (history, sampling) = (History { prompt, generated }, self.request.sampling);

@@ -1,8 +1,8 @@
-//! GGUF files: metadata and tensors of a model in one file.
+//! Reads GGUF files: metadata and tensors of a model in one file.
 //!
-//! Read within bounds: nothing is reserved on the file's word alone, every length is held against
-//! what is left of it, and a type that is not known is refused by its name. Blocks of 8 and of 4
-//! bits stay what they are; the other types of blocks that are known are put into 8 bits.
+//! The reader works within bounds: it reserves no memory on the file's word alone, checks every
+//! length against the rest of the file, and refuses an unsupported type by its name. Blocks of 8
+//! and 4 bits stay as they are; other supported block types are converted to 8 bits.
 
 mod blocks;
 
@@ -17,62 +17,62 @@ use blocks::BlockKind;
 
 /// The first bytes of every file.
 const MAGIC: &[u8; 4] = b"GGUF";
-/// Versions that are read: sizes are of 64 bits from the second on.
+/// Supported versions: sizes have 64 bits from the second on.
 const VERSIONS: std::ops::RangeInclusive<u32> = 2..=3;
-/// What tensors' places are multiples of, unless the file says otherwise.
+/// Alignment of tensors in bytes, unless the file names another.
 const ALIGNMENT_DEFAULT: u64 = 32;
-/// Arrays within arrays at most.
+/// Maximum nesting of arrays.
 const DEPTH_MAX: usize = 4;
-/// Most dimensions a tensor has.
+/// Maximum dimensions of a tensor.
 const RANK_MAX: usize = 4;
-/// Entries of the metadata, and tensors, at most: a thousand times those of a common file.
+/// Maximum number of metadata entries, and of tensors: a thousand times those of a common file.
 const ENTRIES_MAX: u64 = 1 << 16;
-/// Values of the metadata at most, those of arrays among them: twice those of the largest
-/// vocabularies, of words, kinds and merges. Each takes up to 32 bytes.
+/// Maximum number of values in the metadata, including those in arrays: twice those of the largest
+/// vocabularies with their words, kinds and merges. Each takes up to 32 bytes.
 const VALUES_MAX: usize = 3 << 19;
-/// Bytes of its texts at most.
+/// Maximum bytes of the metadata's texts.
 const TEXT_BYTES_MAX: usize = 24 << 20;
 
 /// A value of the metadata.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// A whole number that is not negative.
+    /// An integer that is not negative.
     Unsigned(u64),
-    /// A negative one.
+    /// A negative integer.
     Negative(i64),
     /// A float.
     Float(f64),
-    /// A truth.
+    /// A boolean.
     Bool(bool),
     /// A text.
     Text(String),
-    /// Several of one type.
+    /// An array of values of one type.
     Array(Vec<Value>),
 }
 
-/// A file.
+/// A GGUF file, or the parts of one model.
 #[derive(Clone, Debug)]
 pub struct Gguf {
-    /// The metadata.
+    /// The metadata, by key.
     pub metadata: BTreeMap<String, Value>,
     tensors: BTreeMap<String, Place>,
-    /// The file, or its parts.
+    /// The contents of the file or of each part.
     files: Vec<Bytes>,
 }
 
-/// Where a tensor lies, and what it is.
+/// The position and the type of a tensor.
 #[derive(Clone, Debug)]
 struct Place {
-    /// Outermost first, as everywhere else; the file has them the other way round.
+    /// Sizes with the outermost first; the file has them in reverse order.
     dims: Vec<usize>,
     kind: Kind,
-    /// In which of the parts.
+    /// Index of the tensor's part.
     part: usize,
     start: usize,
     length: usize,
 }
 
-/// How a tensor's numbers are kept.
+/// How a tensor's numbers are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     F32,
@@ -80,82 +80,82 @@ enum Kind {
     Bf16,
     Q8_0,
     Q4_0,
-    /// Put into 8 bits.
+    /// Converted to 8 bits.
     Blocks(BlockKind),
 }
 
 /// Why a file is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GgufError {
-    /// It does not begin as one.
+    /// The file does not begin with the magic bytes.
     #[error("the file is no GGUF file")]
     Magic,
-    /// A version that is not known.
+    /// The version is not supported.
     #[error("GGUF version {0} is not known; versions 2 and 3 are")]
     Version(u32),
-    /// It ends in the middle.
+    /// The file ends early.
     #[error("the GGUF file is cut short: {needed} bytes are needed at byte {at} of {length}")]
     Short {
-        /// Where.
+        /// Position in bytes.
         at: usize,
-        /// How many are needed.
+        /// Bytes needed there.
         needed: u64,
-        /// Length of the file.
+        /// Length of the file in bytes.
         length: usize,
     },
-    /// A text that is not UTF-8.
+    /// A text is not UTF-8.
     #[error("a text at byte {0} is not UTF-8")]
     Text(usize),
-    /// A type of metadata that is not known, or arrays too deep.
+    /// The type of a metadata value is unknown, or arrays nest too deep.
     #[error("metadata of type {kind} at byte {at} is not known")]
     Metadata {
-        /// Its number.
+        /// The number of the type.
         kind: u32,
-        /// Where.
+        /// Position in bytes.
         at: usize,
     },
-    /// A type of tensor that is not read.
+    /// The type of a tensor is not supported.
     #[error(
         "tensor {name:?} is of type {kind}, which is not read; f32, f16, bf16, q8_0, q4_0 are, \
          and, kept in 8 bits, q2_K to q6_K, q4_1, q5_0, q5_1, iq4_nl, iq4_xs"
     )]
     Kind {
-        /// The tensor.
+        /// The tensor's name.
         name: String,
         /// The type's name.
         kind: String,
     },
-    /// Sizes that cannot be.
+    /// The sizes of a tensor are impossible.
     #[error("tensor {name:?} has impossible sizes")]
     Sizes {
-        /// The tensor.
+        /// The tensor's name.
         name: String,
     },
-    /// Alignment that cannot be.
+    /// The alignment is impossible.
     #[error("the alignment {0} is no power of two")]
     Alignment(u64),
-    /// More than any model has.
+    /// The file exceeds a limit.
     #[error("the GGUF file has more than {most} {what}")]
     Large {
-        /// What is too many.
+        /// The things that are too many.
         what: &'static str,
-        /// How many are read.
+        /// Maximum that the reader accepts.
         most: u64,
     },
-    /// A part is missing, or is of another model.
+    /// A part is missing, or belongs to another model.
     #[error("the GGUF file says that its parts have {stated} tensors, and they have {found}")]
     Parts {
-        /// Tensors that the first part says there are.
+        /// Number of tensors that the first part states.
         stated: u64,
-        /// Those of the parts.
+        /// Number of tensors in the parts.
         found: u64,
     },
-    /// The same name twice.
+    /// A name occurs twice.
     #[error("{0:?} is there twice")]
     Twice(String),
 }
 
-/// Names of the types of tensors by number, for those that are refused.
+/// Names of tensor types by number, for error messages about unsupported ones.
 const KINDS: [&str; 40] = [
     "f32", "f16", "q4_0", "q4_1", "4", "5", "q5_0", "q5_1", "q8_0", "q8_1", "q2_K", "q3_K", "q4_K",
     "q5_K", "q6_K", "q8_K", "iq2_xxs", "iq2_xs", "iq3_xxs", "iq1_s", "iq4_nl", "iq3_s", "iq2_s",
@@ -181,7 +181,7 @@ impl Kind {
         }
     }
 
-    /// Elements in a block, and its bytes.
+    /// Returns the number of elements in a block, and its bytes.
     fn block(self) -> (usize, usize) {
         match self {
             Self::F32 => (1, 4),
@@ -194,7 +194,7 @@ impl Kind {
 }
 
 impl Gguf {
-    /// Reads a file's metadata and where its tensors lie.
+    /// Reads a file's metadata and the positions of its tensors.
     ///
     /// # Errors
     /// [`GgufError`].
@@ -254,7 +254,7 @@ impl Gguf {
         })
     }
 
-    /// How many files the model is in.
+    /// Returns the number of files that make up the model.
     #[must_use]
     pub fn parts(&self) -> u64 {
         self.number("split.count").unwrap_or(1).max(1)
@@ -263,8 +263,8 @@ impl Gguf {
     /// Adds the tensors of the other parts.
     ///
     /// # Errors
-    /// [`GgufError::Twice`], or [`GgufError::Parts`] where they are not as many as the first part
-    /// says.
+    /// [`GgufError::Twice`], or [`GgufError::Parts`] if their number differs from the one in the
+    /// first part.
     pub fn join(mut self, others: Vec<Self>) -> Result<Self, GgufError> {
         for mut other in others {
             let part = self.files.len();
@@ -283,7 +283,7 @@ impl Gguf {
         }
     }
 
-    /// A whole number of the metadata.
+    /// Returns an integer of the metadata.
     #[must_use]
     pub fn number(&self, key: &str) -> Option<u64> {
         match self.metadata.get(key)? {
@@ -292,7 +292,7 @@ impl Gguf {
         }
     }
 
-    /// A float of the metadata.
+    /// Returns a float of the metadata.
     #[must_use]
     pub fn float(&self, key: &str) -> Option<f64> {
         match self.metadata.get(key)? {
@@ -301,7 +301,7 @@ impl Gguf {
         }
     }
 
-    /// A text of the metadata.
+    /// Returns a text of the metadata.
     #[must_use]
     pub fn text(&self, key: &str) -> Option<&str> {
         match self.metadata.get(key)? {
@@ -310,7 +310,7 @@ impl Gguf {
         }
     }
 
-    /// An array of the metadata.
+    /// Returns an array of the metadata.
     #[must_use]
     pub fn array(&self, key: &str) -> Option<&[Value]> {
         match self.metadata.get(key)? {
@@ -319,13 +319,13 @@ impl Gguf {
         }
     }
 
-    /// The names of its tensors.
+    /// Returns the names of the tensors.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
 
-    /// A tensor, its blocks taken apart. Those that are neither of 8 nor of 4 bits become blocks of
-    /// 8, each number off by half a step at most.
+    /// Returns a tensor with its blocks split into integers and scales. Blocks of neither 8 nor 4
+    /// bits become blocks of 8; each number is off by at most half a step.
     pub(crate) fn weight(&self, name: &str) -> Option<Weight> {
         let place = self.tensors.get(name)?;
         let file = &self.files[place.part];
@@ -356,7 +356,7 @@ impl Gguf {
     }
 }
 
-/// Integers and scales of blocks of 8 bits.
+/// Returns the integers and scales of 8-bit blocks.
 fn eights(bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (_, size) = Kind::Q8_0.block();
     let blocks = bytes.len() / size;
@@ -369,8 +369,9 @@ fn eights(bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
     (integers, scales)
 }
 
-/// Integers and scales of blocks of 4 bits: in the file the second half of a block lies above the
-/// first, and 8 is zero; in a tensor neighbours share a byte, and integers have signs.
+/// Returns the integers and scales of 4-bit blocks. In the file, the second half of a block is in
+/// the upper bits of the first, and 8 means zero; in a tensor, neighbours share a byte and integers
+/// are signed.
 fn fours(bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
     let (_, size) = Kind::Q4_0.block();
     let blocks = bytes.len() / size;
@@ -385,14 +386,14 @@ fn fours(bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let high = packed
             .chunks_exact(2)
             .map(|pair| (pair[0] >> 4) | (pair[1] & 0xf0));
-        // Less 8 in four bits is the uppermost bit turned.
+        // Subtracting 8 in four bits flips the uppermost bit.
         integers.extend(low.chain(high).map(|pair| pair ^ 0x88));
     }
     (integers, scales)
 }
 
 impl Place {
-    /// Where it lies in a file whose tensors begin at `base`.
+    /// Computes the tensor's range in a file whose tensors begin at `base`.
     fn settle(&mut self, base: u64, length: usize) -> Result<(), GgufError> {
         let start = base.checked_add(self.start as u64);
         let end = start.and_then(|start| start.checked_add(self.length as u64));
@@ -410,7 +411,7 @@ impl Place {
     }
 }
 
-/// A file as it is read from its beginning.
+/// Reads a file from its beginning.
 struct Reader<'a> {
     file: &'a Bytes,
     at: usize,
@@ -483,7 +484,7 @@ impl Reader<'_> {
             8 => Value::Text(self.text()?),
             9 if depth < DEPTH_MAX => {
                 let (kind, count) = (self.u32()?, self.u64()?);
-                // Each takes a byte at least, so a false count ends with the file.
+                // Each value takes at least a byte, so a false count ends with the file.
                 let mut values = Vec::new();
                 for _ in 0..count {
                     values.push(self.value(kind, depth + 1)?);

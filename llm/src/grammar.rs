@@ -1,7 +1,7 @@
-//! Texts of a form: which tokens may come next in JSON of a schema.
+//! Grammars of texts: they determine the tokens that may come next in JSON of a schema.
 //!
-//! A vocabulary is read once a model, a grammar is made once a question, and a matcher follows one
-//! text. What ends a text is allowed where the JSON may end, and nowhere else.
+//! A [`Vocabulary`] exists once a model, a [`Grammar`] once a question, and a [`TextMatcher`]
+//! follows one text. A token that ends texts is allowed only where the JSON may end.
 
 mod escape;
 mod properties;
@@ -21,15 +21,15 @@ use thiserror::Error;
 use crate::tokens::{TokenError, Tokenizer};
 use escape::Escape;
 
-/// What may stand between the parts of JSON: no more than people write, or a model that likes
-/// spaces would fill an answer with them.
+/// Space allowed between the parts of JSON: as much as people write. Without this limit, a model
+/// that prefers spaces would fill an answer with them.
 const SPACE: &str = r" |\n{1,2}[ \t]{0,20}";
 
-/// What stands for all tokens that end texts; no text has this byte.
+/// Stands for all tokens that end texts; no text contains this byte.
 const END: &[u8] = b"\xff<end>";
 
-/// What a schema may take: a tenth of a second and some tens of megabytes, where a token of its
-/// text takes a tenth of that.
+/// Returns the limits of a schema's cost: a tenth of a second and some tens of megabytes, and a
+/// tenth of that time for a token of its text.
 fn limits() -> ParserLimits {
     ParserLimits {
         initial_lexer_fuel: LEXER_FUEL,
@@ -42,49 +42,49 @@ fn limits() -> ParserLimits {
     }
 }
 
-/// Steps for the lexer of a grammar, and for the tokens that may come next.
+/// Steps for a grammar's lexer, and for the tokens that may come next.
 const LEXER_FUEL: u64 = 200_000;
 const STEP_FUEL: u64 = 200_000;
-/// States of a lexer, one or two kilobytes each.
+/// Maximum states of a lexer; each takes one or two kilobytes.
 const STATES_MAX: usize = 30_000;
-/// Symbols of a grammar: a schema of a few thousand properties.
+/// Maximum symbols of a grammar: a schema of a few thousand properties.
 const SYMBOLS_MAX: usize = 200_000;
 
-/// Why there is no grammar.
+/// Why no grammar could be made.
 #[derive(Debug, Error)]
 pub enum GrammarError {
     /// The tokens have no bytes of their own.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// The tokens cannot be put in order.
+    /// The library refuses the tokens.
     #[error("grammars cannot be made for the model's tokens: {reason}")]
     Vocabulary {
-        /// Why.
+        /// The library's reason.
         reason: String,
     },
-    /// The schema asks for what no grammar has.
+    /// The schema needs a feature that grammars lack.
     #[error("the JSON schema is refused: {reason}")]
     Schema {
-        /// Why.
+        /// The library's reason, or souk's own.
         reason: String,
     },
 }
 
-/// Why a text of a grammar goes no further.
+/// Why a text cannot continue by its grammar.
 #[derive(Debug, Error)]
 pub enum MatchError {
-    /// No token of the model goes on with it.
+    /// No token of the model continues the text.
     #[error("no token of the model goes on with the text as its JSON schema wants it")]
     DeadEnd,
-    /// What follows it gave up.
+    /// The matcher gave up.
     #[error("the text is no longer followed by its JSON schema: {reason}")]
     Broken {
-        /// Why.
+        /// The library's reason.
         reason: String,
     },
 }
 
-/// A model's tokens, as grammars read them.
+/// A model's tokens in the form that grammars need.
 #[derive(Clone)]
 pub struct Vocabulary {
     factory: Arc<ParserFactory>,
@@ -93,17 +93,17 @@ pub struct Vocabulary {
     spellings: Arc<[Vec<u8>]>,
 }
 
-/// What ends texts.
+/// The tokens that end texts.
 #[derive(Clone)]
 struct EndTokens {
-    /// What stands for all of them: the token after the last.
+    /// One token that stands for all of them: the one after the last.
     mark: u32,
-    /// Those of the model.
+    /// The model's own tokens that end texts.
     tokens: Arc<[u32]>,
 }
 
 impl Vocabulary {
-    /// The tokens of a tokeniser, some of which end a text and are no part of one.
+    /// Creates the vocabulary of a tokeniser, in which `ends` end a text and are no part of it.
     ///
     /// # Errors
     /// [`GrammarError::Token`] and [`GrammarError::Vocabulary`].
@@ -136,10 +136,10 @@ impl Vocabulary {
         })
     }
 
-    /// JSON that fulfils a schema.
+    /// Compiles a grammar of JSON that fulfils a schema.
     ///
     /// # Errors
-    /// [`GrammarError::Schema`]: it is none, or asks for what no grammar has.
+    /// [`GrammarError::Schema`] if the schema is invalid, or needs a feature that grammars lack.
     pub fn schema(&self, schema: &Value) -> Result<Grammar, GrammarError> {
         let refused = |reason: String| GrammarError::Schema { reason };
         let mut schema = match schema {
@@ -170,7 +170,8 @@ impl Vocabulary {
         }
     }
 
-    /// Texts of a grammar, and all that begin with a mark: one of the model's tokens, or several.
+    /// Extends a grammar to texts that begin with a mark, which may be one or several of the
+    /// model's tokens.
     #[must_use]
     pub fn or_after(&self, grammar: Grammar, mark: &str, token: Option<u32>) -> Grammar {
         Grammar {
@@ -179,7 +180,7 @@ impl Vocabulary {
         }
     }
 
-    /// Any JSON object.
+    /// Compiles a grammar of any JSON object.
     ///
     /// # Errors
     /// As [`Self::schema`].
@@ -196,7 +197,7 @@ pub struct Grammar {
 }
 
 impl Clone for Grammar {
-    /// What one learns of its tokens the other does not.
+    /// The clone shares nothing that the original learns about its tokens.
     fn clone(&self) -> Self {
         Self {
             matcher: Box::new(self.matcher.deep_clone()),
@@ -207,7 +208,7 @@ impl Clone for Grammar {
 }
 
 impl Grammar {
-    /// What follows a text from its beginning.
+    /// Returns a matcher at the beginning of a text.
     #[must_use]
     pub fn matcher(&self) -> TextMatcher {
         TextMatcher {
@@ -218,7 +219,7 @@ impl Grammar {
     }
 }
 
-/// What follows a text, token by token.
+/// Matches a text token by token.
 pub struct TextMatcher {
     matcher: Matcher,
     ends: EndTokens,
@@ -226,14 +227,14 @@ pub struct TextMatcher {
 }
 
 impl TextMatcher {
-    /// Whether the text is whole, and nothing may follow.
+    /// Returns whether the text is complete and nothing may follow.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let is_held = self.escape.as_ref().is_none_or(Escape::holds_grammar);
         is_held && self.matcher.is_stopped()
     }
 
-    /// The tokens that may come next, where the text [`Self::is_over`] not.
+    /// Returns the tokens that may come next, unless the text [`Self::is_over`].
     ///
     /// # Errors
     /// [`MatchError`].
@@ -254,10 +255,10 @@ impl TextMatcher {
         })
     }
 
-    /// Goes on with a token.
+    /// Continues the text with a token.
     ///
     /// # Errors
-    /// [`MatchError::Broken`]: it was not allowed.
+    /// [`MatchError::Broken`] if the token was not allowed.
     pub fn push(&mut self, token: u32) -> Result<(), MatchError> {
         let Some(escape) = &mut self.escape else {
             return self.matcher.consume_token(token).map_err(failed);
@@ -278,9 +279,9 @@ impl TextMatcher {
     }
 }
 
-/// Tokens that may come next.
+/// The tokens that may come next.
 pub struct AllowedTokens {
-    /// Those of the grammar, where it is not given up.
+    /// The grammar's tokens, unless the text has left the grammar.
     mask: Option<SimpleVob>,
     may_end: bool,
     ends: EndTokens,
@@ -288,10 +289,10 @@ pub struct AllowedTokens {
 }
 
 impl AllowedTokens {
-    /// Whether this token may come.
+    /// Returns whether this token may come next.
     #[must_use]
     pub fn contains(&self, token: u32) -> bool {
-        // What ends a text has no bytes, so it is never in the mask.
+        // A token that ends texts has no bytes, so the mask never contains it.
         if self.ends.tokens.contains(&token) {
             return self.may_end;
         }
@@ -303,7 +304,7 @@ impl AllowedTokens {
                 .is_some_and(|escape| escape.allows(token))
     }
 
-    /// Whether the text may end.
+    /// Returns whether the text may end here.
     #[must_use]
     pub fn may_end(&self) -> bool {
         self.may_end
@@ -311,7 +312,7 @@ impl AllowedTokens {
 }
 
 fn failed(error: impl ToString) -> MatchError {
-    // What is said of the state after it is for those who look for mistakes in the library.
+    // The rest of the message is the library's internal state, which only its developers need.
     let reason = error
         .to_string()
         .lines()

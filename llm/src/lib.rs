@@ -1,9 +1,9 @@
-//! Language models: read from people's files, built as ONNX decoders, run token by token.
+//! Language models: read from public file formats, built as ONNX decoders, run token by token.
 //!
-//! [`model::LanguageModel`] opens a folder as Hugging Face's tools leave it, or a GGUF file;
-//! [`decoder`] builds of it an ONNX model with states that every device of souk runs, or refuses by
-//! name. [`generation`] steps a session of such a program: what it is a session of, a device of
-//! this machine or a lease's, it does not know.
+//! [`model::LanguageModel`] opens a folder in the layout of Hugging Face's tools, or a GGUF file;
+//! [`decoder`] turns it into an ONNX model with states that every souk device runs, or names the
+//! unsupported feature. [`generation`] steps a session of such a program and does not know whether
+//! a device of this machine or a lease runs it.
 
 #![forbid(unsafe_code)]
 

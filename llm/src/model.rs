@@ -1,7 +1,7 @@
-//! A language model with all that belongs to it: decoder, tokeniser, template, licence.
+//! A language model with all its parts: decoder, tokeniser, template, licence.
 //!
-//! It comes as people have it: a folder as Hugging Face's tools leave it, a GGUF file, or a folder
-//! that [`LanguageModel::write`] left.
+//! It opens a folder in the layout of Hugging Face's tools, a GGUF file, or a folder that
+//! [`LanguageModel::write`] wrote.
 
 mod folder;
 mod gguf_file;
@@ -26,34 +26,34 @@ use crate::weights::{WeightError, Weights};
 
 /// A language model.
 pub struct LanguageModel {
-    /// What is said of it.
+    /// The model's metadata.
     pub card: Card,
-    /// Its tokeniser.
+    /// The model's tokeniser.
     pub tokenizer: Tokenizer,
     body: Body,
 }
 
-/// What is said of a model beside its decoder and its tokeniser.
+/// Metadata of a model, apart from its decoder and its tokeniser.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Card {
-    /// What it is called.
+    /// The model's name.
     pub name: String,
     /// Tokens that end a text.
     pub ends: Vec<u32>,
-    /// What it was taught a conversation looks like, if anything.
+    /// The chat template, if the model has one.
     pub template: Option<ChatTemplate>,
-    /// The licence, as far as its makers say.
+    /// The licence, if the model's files name one.
     pub licence: Option<String>,
-    /// Positions it was made for.
+    /// Positions that the makers designed the model for.
     pub positions: usize,
-    /// Tokens that it has a row of numbers for; its tokeniser may know others.
+    /// Tokens for which the model has a row of numbers; its tokeniser may know others.
     pub vocabulary: usize,
-    /// Which of a text's positions its vector is of, where it is asked for one.
+    /// The positions from which a text's vector comes, if you request one.
     #[serde(default)]
     pub pooling: Pooling,
 }
 
-/// The decoder, built or still to be.
+/// The decoder, built or not yet.
 enum Body {
     Checkpoint {
         config: Box<Config>,
@@ -68,110 +68,110 @@ pub enum ModelError {
     /// A file cannot be read or written.
     #[error("{path}: {cause}")]
     File {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// Why.
+        /// The system's error.
         cause: io::Error,
     },
-    /// A file is not the JSON it should be.
+    /// A file is not the expected JSON.
     #[error("{path}: {cause}")]
     Json {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// Why.
+        /// The parser's error.
         cause: serde_json::Error,
     },
-    /// Its numbers are refused.
+    /// The model's dimensions are refused.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Its weights are refused.
+    /// The model's weights are refused.
     #[error(transparent)]
     Weight(#[from] WeightError),
     /// A file of weights is refused.
     #[error("{path}: {cause}")]
     Safetensors {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// Why.
+        /// The reader's error.
         cause: SafetensorsError,
     },
     /// The GGUF file is refused.
     #[error(transparent)]
     Gguf(#[from] GgufError),
-    /// Something that a decoder needs is not in the GGUF file.
+    /// The GGUF file lacks something that a decoder needs.
     #[error("the GGUF file has no {0}")]
     GgufLacks(String),
-    /// A part of a model in several GGUF files is not where the first one is.
+    /// A part of a model in several GGUF files is missing from the first one's folder.
     #[error(
         "the model is in {parts} GGUF files, which {path} is one of: they are to lie in one \
          folder, named ...-00001-of-{parts:05}.gguf and so on"
     )]
     GgufParts {
-        /// The file that was opened.
+        /// The path that you opened.
         path: PathBuf,
-        /// How many it is one of.
+        /// Number of parts that the file states.
         parts: u64,
     },
-    /// A tensor of the GGUF file that no decoder known here has.
+    /// No supported decoder has this tensor of the GGUF file.
     #[error("tensor {0:?} belongs to no decoder that is known")]
     Tensor(String),
-    /// A tokeniser of the GGUF file that is not known.
+    /// The tokeniser of the GGUF file is not supported.
     #[error("{key} = {value} is not known")]
     GgufTokenizer {
-        /// The key.
+        /// The metadata key.
         key: &'static str,
-        /// Its value.
+        /// The key's value.
         value: String,
     },
     /// The tokeniser is refused.
     #[error(transparent)]
     Token(#[from] TokenError),
-    /// A path that leads out of the model's folder.
+    /// A path leads out of the model's folder.
     #[error("{0:?} is no file of the model's folder")]
     Outside(String),
-    /// The folder holds nothing that is known as a model.
+    /// The folder holds no known form of a model.
     #[error("{0} has neither config.json nor language-model.json")]
     Unknown(PathBuf),
     /// The folder's ONNX model is refused.
     #[error("{path}: {cause}")]
     Onnx {
-        /// The file.
+        /// The file's path.
         path: PathBuf,
-        /// Why.
+        /// The parser's error.
         cause: DecodeError,
     },
-    /// What the folder's ONNX model says of its states does not hold.
+    /// The state annotations of the folder's ONNX model are invalid.
     #[error(transparent)]
     State(#[from] StateError),
     /// The folder's ONNX model is no decoder.
     #[error("the ONNX model is no decoder of souk's: {0}")]
     NoDecoder(&'static str),
-    /// Room for positions whose angles would be others than those before them.
+    /// The room extends beyond the positions up to which the angles stay the same.
     #[error(
         "the model's longrope is supported in its original window of {bound} positions, and \
          {wanted} are wanted"
     )]
     Window {
-        /// Positions of the window.
+        /// Positions with the same angles.
         bound: usize,
-        /// Room wanted.
+        /// Positions requested.
         wanted: usize,
     },
-    /// The decoder was written with less room.
+    /// The folder was written with less room.
     #[error("the model was imported with room for {room} positions, and {wanted} are wanted")]
     Room {
-        /// Room it has.
+        /// Positions available.
         room: usize,
-        /// Room wanted.
+        /// Positions requested.
         wanted: usize,
     },
 }
 
 impl LanguageModel {
-    /// Opens a model, whichever way it is kept.
+    /// Opens a model in any of the supported forms.
     ///
     /// # Errors
-    /// [`ModelError`]: what is missing or not known, by name.
+    /// [`ModelError`]; it names the missing or unsupported part.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         if path.join(written::CARD).is_file() {
             return written::open(path);
@@ -185,11 +185,11 @@ impl LanguageModel {
         gguf_file::open(path)
     }
 
-    /// Its decoder with caches of at most `room` positions.
+    /// Returns the decoder with caches of at most `room` positions.
     ///
     /// # Errors
-    /// [`ModelError::Weight`], [`ModelError::Window`], or [`ModelError::Room`] where it was
-    /// written with less.
+    /// [`ModelError::Weight`], [`ModelError::Window`], or [`ModelError::Room`] if the folder was
+    /// written with less room.
     pub fn decoder(self, room: usize) -> Result<Decoder, ModelError> {
         match self.body {
             Body::Checkpoint { config, weights } => match config.bound {
@@ -207,7 +207,8 @@ impl LanguageModel {
         }
     }
 
-    /// Positions it was made for, or that it was written with.
+    /// Returns the positions that the makers designed the model for, or that its folder was written
+    /// with.
     #[must_use]
     pub fn positions(&self) -> usize {
         match &self.body {
@@ -216,7 +217,8 @@ impl LanguageModel {
         }
     }
 
-    /// Writes it as a folder: an ONNX model, its weights beside it, its tokeniser, its card.
+    /// Writes the model as a folder: an ONNX model, its weights in a separate file, its tokeniser,
+    /// its card.
     ///
     /// # Errors
     /// [`ModelError`].
@@ -227,7 +229,7 @@ impl LanguageModel {
     }
 }
 
-/// The contents of a file.
+/// Returns the contents of a file.
 fn read(path: &Path) -> Result<Vec<u8>, ModelError> {
     std::fs::read(path).map_err(|cause| ModelError::File {
         path: path.to_owned(),

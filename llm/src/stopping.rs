@@ -1,23 +1,23 @@
-//! Strings at which a text ends, which come in pieces.
+//! Finds stop strings in a text that arrives in pieces.
 
-/// Text held back as long as it could become a string to stop at.
+/// Holds text back as long as it could become a stop string.
 #[derive(Clone, Debug, Default)]
 pub struct StopStrings {
     strings: Vec<String>,
     held: String,
 }
 
-/// What came of a piece of text.
+/// The result of a piece of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// This much is sure, and more may come.
+    /// This text is certain, and more may follow.
     On(String),
-    /// This much came before a string to stop at.
+    /// This text came before a stop string.
     Found(String),
 }
 
 impl StopStrings {
-    /// Stops at the first of these that comes; empty ones are left out.
+    /// Creates a reader that stops at the first of these strings, ignoring empty ones.
     #[must_use]
     pub fn new(mut strings: Vec<String>) -> Self {
         strings.retain(|string| !string.is_empty());
@@ -27,7 +27,7 @@ impl StopStrings {
         }
     }
 
-    /// Takes the next piece.
+    /// Adds the next piece.
     pub fn push(&mut self, piece: &str) -> Stop {
         self.held.push_str(piece);
         let found = self
@@ -43,13 +43,13 @@ impl StopStrings {
         Stop::On(std::mem::replace(&mut self.held, rest))
     }
 
-    /// What was held back, where the text ends by itself.
+    /// Returns the text held back, when the text ends by itself.
     #[must_use]
     pub fn rest(self) -> String {
         self.held
     }
 
-    /// Bytes of the longest ending that a string to stop at begins with.
+    /// Returns the length in bytes of the longest ending that begins a stop string.
     fn doubtful(&self) -> usize {
         let lengths = |string: &String| {
             let most = (string.len() - 1).min(self.held.len());

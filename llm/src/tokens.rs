@@ -1,4 +1,4 @@
-//! Text as tokens and back.
+//! Converts text to tokens and back.
 
 mod charsmap;
 mod spelling;
@@ -9,18 +9,18 @@ use thiserror::Error;
 use spelling::TOKENS_MAX;
 pub use stream::TextStream;
 
-/// Why text cannot be made into tokens, or tokens into text.
+/// Why text cannot be converted to tokens, or tokens to text.
 #[derive(Debug, Error)]
 pub enum TokenError {
-    /// The file is no tokeniser.
+    /// The file is not a valid tokeniser.
     #[error("tokenizer.json is refused: {0}")]
     File(tokenizers::Error),
-    /// The file is larger than any that is known, or its ids are.
+    /// The file or its ids exceed a limit.
     #[error("tokenizer.json is refused: it has {what}, at most {most} are read")]
     Size {
-        /// What is too many.
+        /// The quantity that is too large.
         what: String,
-        /// How many are read.
+        /// Maximum that the reader accepts.
         most: usize,
     },
     /// The text cannot be encoded.
@@ -37,25 +37,24 @@ pub enum TokenError {
     Spelling(&'static str),
 }
 
-/// Bytes of a `tokenizer.json` at most: twice those of the largest that is known.
+/// Maximum bytes of a `tokenizer.json`: twice those of the largest known one.
 const FILE_BYTES_MAX: usize = 64 << 20;
 
 /// A model's tokeniser.
 #[derive(Clone, Debug)]
 pub struct Tokenizer(tokenizers::Tokenizer);
 
-/// Whether a model's own marks are put around a text.
+/// Whether the tokeniser adds the model's own marks around a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marks {
-    /// As the tokeniser does for a text that stands alone.
+    /// The tokeniser adds the marks, as for a text that stands alone.
     Added,
-    /// The text has its own.
+    /// The text contains its own marks.
     Own,
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`. What it says of cutting and filling texts up is for batches that
-    /// models are trained with, and not done.
+    /// Reads `tokenizer.json`. Ignores its truncation and padding, which are for training batches.
     ///
     /// # Errors
     /// [`TokenError::File`] and [`TokenError::Size`].
@@ -76,7 +75,7 @@ impl Tokenizer {
         Ok(Self(inner))
     }
 
-    /// As `tokenizer.json` says it.
+    /// Returns the tokeniser as `tokenizer.json`.
     ///
     /// # Errors
     /// [`TokenError::File`].
@@ -84,7 +83,7 @@ impl Tokenizer {
         self.0.to_string(false).map_err(TokenError::File)
     }
 
-    /// The tokens of a text.
+    /// Returns the tokens of a text.
     ///
     /// # Errors
     /// [`TokenError::Encode`].
@@ -94,26 +93,27 @@ impl Tokenizer {
         Ok(encoded.get_ids().to_vec())
     }
 
-    /// The id of a token by its text.
+    /// Returns the id of a token by its text.
     #[must_use]
     pub fn id(&self, token: &str) -> Option<u32> {
         self.0.token_to_id(token)
     }
 
-    /// Text as tokens come; a token that ends within a character gives none yet.
+    /// Returns a stream that converts tokens to text as they come. A token that ends within a
+    /// character adds no text yet.
     #[must_use]
     pub fn stream(&self) -> TextStream<'_> {
         self.stream_with(&[])
     }
 
-    /// The same, with these marks as part of the text.
+    /// Returns such a stream that keeps these marks as part of the text.
     #[must_use]
     pub fn stream_with(&self, marks: &[&str]) -> TextStream<'_> {
         let marks = marks.iter().filter_map(|mark| self.id(mark));
         TextStream::new(self, marks.collect())
     }
 
-    /// A token as a decoder reads it; none of one that is no part of a text.
+    /// Returns a token's text for the decoder, or none if the token is no part of a text.
     fn told_token(&self, token: u32, marks: &[u32]) -> Option<String> {
         let word = self.0.id_to_token(token)?;
         let added = self.0.get_added_vocabulary();

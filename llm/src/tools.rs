@@ -1,6 +1,6 @@
-//! Tools that a model may call: what it is told of them, and its calls in what it writes.
+//! Tools that a model may call: their description for the model, and the forms of its calls.
 //!
-//! Models were taught different forms of a call. Which one, their chat template says.
+//! Models learned different forms of a call. The chat template shows which form a model uses.
 
 mod reading;
 
@@ -9,55 +9,55 @@ use serde_json::{Map, Value, json};
 
 pub use reading::CallReader;
 
-/// What a call stands between, as Hermes and Qwen write one.
+/// The marks around a call in the form of Hermes and Qwen.
 const BEGIN: &str = "<tool_call>";
 const END: &str = "</tool_call>";
-/// What calls stand after, as Mistral's models write them, and a call's arguments.
+/// The mark before calls in the form of Mistral's models, and the marks within a call.
 const LIST: &str = "[TOOL_CALLS]";
 const CALL_ID: &str = "[CALL_ID]";
 const ARGUMENTS: &str = "[ARGS]";
-/// Letters of a call's id, as Mistral's templates want them.
+/// Letters of a call's id, as Mistral's templates require.
 const LISTED_ID_LETTERS: usize = 9;
 
-/// A function that may be called.
+/// A function that a model may call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Tool {
-    /// What it is called.
+    /// The function's name.
     pub name: String,
-    /// What it does.
+    /// A description for the model.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// The JSON schema of what it is given.
+    /// The JSON schema of the arguments.
     pub parameters: Value,
 }
 
 /// A call of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
-    /// What the answer to it names.
+    /// The call's id; the message with the result repeats it.
     pub id: String,
-    /// The function.
+    /// The function's name.
     pub name: String,
-    /// What it is given.
+    /// The arguments, by name.
     pub arguments: Map<String, Value>,
 }
 
 /// How a model writes calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallForm {
-    /// Each as `{"name", "arguments"}` between marks, as Hermes and Qwen do.
+    /// Each call as `{"name", "arguments"}` between marks, as Hermes and Qwen do.
     Marked,
-    /// One as `{"name", "parameters"}` and nothing else, as Llama 3 does.
+    /// One call as `{"name", "parameters"}` and nothing else, as Llama 3 does.
     Bare,
-    /// All in a list of `{"name", "arguments"}`, or each as a name and its arguments, after a mark,
-    /// as Mistral's models do.
+    /// After a mark, all calls in a list of `{"name", "arguments"}`, or each as a name and its
+    /// arguments, as Mistral's models do.
     Listed,
-    /// Each in a channel of its own, as gpt-oss does ([`crate::answer`]).
+    /// Each call in a channel of its own, as gpt-oss does ([`crate::answer`]).
     Channels,
 }
 
 impl CallForm {
-    /// The form that a chat template speaks of, if it is a known one.
+    /// Returns the form that a chat template mentions, if souk supports it.
     #[must_use]
     pub fn of(template: &str) -> Option<Self> {
         if template.contains(BEGIN) {
@@ -73,8 +73,8 @@ impl CallForm {
         is_bare.then_some(Self::Bare)
     }
 
-    /// What a call of one of these begins with, before its JSON. None where that depends on which
-    /// of several it is.
+    /// Returns the text that precedes the JSON of a call to one of these tools, or none if the
+    /// tools have different ones.
     #[must_use]
     pub fn opening(self, tools: &[Tool]) -> Option<String> {
         match self {
@@ -91,7 +91,7 @@ impl CallForm {
         }
     }
 
-    /// The id of a call, of a number that no other call has.
+    /// Returns the id of a call from a number that no other call has.
     #[must_use]
     pub fn id(self, number: u64) -> String {
         match self {
@@ -110,7 +110,7 @@ impl CallForm {
         }
     }
 
-    /// The JSON schema of a call of one of these.
+    /// Returns the JSON schema of a call to one of these tools.
     #[must_use]
     pub fn schema(self, tools: &[Tool]) -> Value {
         if let (Self::Channels, [tool]) = (self, tools) {
@@ -140,7 +140,7 @@ impl CallForm {
 }
 
 impl CallForm {
-    /// The JSON schema of a call of one of these, or of an answer.
+    /// Returns the JSON schema of a call to one of these tools, or of an answer.
     #[must_use]
     pub fn schema_or(self, tools: &[Tool], mut answer: Value) -> Value {
         let mut calls = self.schema(tools);
@@ -150,13 +150,13 @@ impl CallForm {
     }
 }
 
-/// What templates are told of a tool, as OpenAI has it.
+/// Returns the description of a tool for templates, in OpenAI's format.
 #[must_use]
 pub fn described(tool: &Tool) -> Value {
     json!({ "type": "function", "function": tool })
 }
 
-/// Lets references within a schema find what they name once it is part of a larger one.
+/// Prefixes references in a schema with its new position in a larger schema.
 fn move_references(schema: &mut Value, home: &str) {
     match schema {
         Value::Object(fields) => {

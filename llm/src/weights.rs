@@ -1,4 +1,4 @@
-//! Weights as files hold them: whole tensors, or integers with a scale for each block.
+//! Weights in the form of their files: whole tensors, or integers with a scale for each block.
 
 mod experts;
 mod joint;
@@ -13,7 +13,7 @@ pub(crate) use experts::stack_experts;
 pub(crate) use joint::separate;
 pub(crate) use norms::raise_norms;
 
-/// Weights by name, in the words of Hugging Face's files.
+/// Weights by their names in Hugging Face's files.
 pub(crate) type Weights = BTreeMap<String, Weight>;
 
 /// Elements that share a scale.
@@ -22,54 +22,54 @@ pub(crate) const BLOCK: usize = 32;
 /// A weight.
 #[derive(Clone, Debug)]
 pub(crate) enum Weight {
-    /// Floats of 32 or 16 bits.
+    /// 32-bit or 16-bit floats.
     Floats(Tensor),
-    /// Integers of 8 or 4 bits, and a scale for each [`BLOCK`] of a row.
+    /// 8-bit or 4-bit integers, and a scale for each [`BLOCK`] of a row.
     Blocks {
-        /// As many as the weight has elements.
+        /// One integer for each element of the weight.
         integers: Tensor,
-        /// One for each block.
+        /// One scale for each block.
         scales: Tensor,
     },
 }
 
-/// Why a model's weights are not what its numbers say.
+/// Why a model's weights do not match its dimensions.
 #[derive(Debug, Error)]
 pub enum WeightError {
-    /// There is none of this name.
+    /// A weight is missing.
     #[error("weight {0:?} is missing")]
     Missing(String),
-    /// No decoder of these numbers has it.
+    /// No decoder of these dimensions has this weight.
     #[error("weight {0:?} is in the file and in no decoder of its numbers")]
     Unused(String),
-    /// It has other sizes.
+    /// The sizes of a weight do not match.
     #[error("weight {name:?} has the sizes {found:?}, not {expected:?}")]
     Sizes {
-        /// Its name.
+        /// The weight's name.
         name: String,
-        /// Sizes it has.
+        /// The weight's sizes.
         found: Vec<usize>,
-        /// Sizes it should have.
+        /// The expected sizes.
         expected: Vec<usize>,
     },
-    /// It is of a type that no decoder is built with.
+    /// No decoder supports the type of this weight.
     #[error("weight {name:?} is of {dtype}, not of f32, f16 or bf16")]
     Type {
-        /// Its name.
+        /// The weight's name.
         name: String,
-        /// Its type.
+        /// The weight's type.
         dtype: souk_memory::DType,
     },
-    /// Weights of experts that are not of one type.
+    /// The weights of a layer's experts have different types.
     #[error("weight {name:?} is not of the type that the other experts' are")]
     Unlike {
-        /// The first of another type.
+        /// The first weight of another type.
         name: String,
     },
 }
 
 impl Weight {
-    /// Its sizes.
+    /// Returns the weight's sizes.
     pub fn dims(&self) -> &[usize] {
         match self {
             Self::Floats(tensor) => tensor.dims(),

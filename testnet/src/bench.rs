@@ -1,9 +1,8 @@
-//! `souk bench consensus`: production validators in processes of their own, on real disks, over the
-//! production network, under closed-loop clients.
+//! `souk bench consensus`: measures production validators in separate processes, on real disks,
+//! over the production network, under closed-loop clients.
 //!
-//! The machine they replicate is a hash chain, so that what is measured is replication and not a
-//! market. Clients share one stream to the leader, as the clients of other systems share their
-//! connections.
+//! The replicated state machine is a hash chain, so the benchmark measures replication rather than
+//! a market. Clients share one stream to the leader, as clients of other systems share connections.
 
 mod driver;
 mod failover;
@@ -21,20 +20,20 @@ pub use failover::{Failover, run_failover};
 pub use replica::{NodeArguments, NodeError, serve};
 pub use restart::{RestartTimes, run_restart};
 
-/// Who signs what.
+/// How commands are signed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Signing {
-    /// Commands come verified.
+    /// Commands arrive already verified.
     None,
-    /// Each command carries a signature, checked by the validator that takes it in.
+    /// Each command carries a signature, which the receiving validator checks.
     Each,
     /// 64 commands carry one signature.
     Batch64,
 }
 
 impl Signing {
-    /// Commands under one signature, and in one request.
+    /// Returns the number of commands under one signature, and in one request.
     #[must_use]
     pub fn commands(self) -> u64 {
         match self {
@@ -43,7 +42,7 @@ impl Signing {
         }
     }
 
-    /// The value of a command-line argument.
+    /// Parses the value of a command-line argument.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         match name {
@@ -55,50 +54,50 @@ impl Signing {
     }
 }
 
-/// What to measure.
+/// Configuration of a benchmark.
 #[derive(Clone, Debug)]
 pub struct Bench {
-    /// Validators.
+    /// Number of validators.
     pub nodes: u64,
-    /// Clients, each waiting for its answer before it asks again.
+    /// Number of clients. Each waits for its answer before it sends again.
     pub clients: u64,
     /// Bytes of a command.
     pub size_bytes: usize,
-    /// How long to measure, in seconds; a second more is spent on warming up.
+    /// Measured time in seconds, after one second of warm-up.
     pub seconds: u64,
-    /// Who signs what.
+    /// How commands are signed.
     pub signed: Signing,
-    /// Where the replicas keep their logs: the disk that is measured.
+    /// Folder of the replicas' logs; the benchmark measures its disk.
     pub folder: PathBuf,
-    /// The program that runs a node, and the arguments before a node's own.
+    /// The program that runs a node, and the arguments that precede a node's own.
     pub program: (PathBuf, Vec<String>),
 }
 
-/// What was measured.
+/// Results of a benchmark.
 #[derive(Clone, Debug, Serialize)]
 pub struct Measurement {
-    /// Validators.
+    /// Number of validators.
     pub nodes: u64,
-    /// Clients.
+    /// Number of clients.
     pub clients: u64,
     /// Bytes of a command.
     pub size_bytes: usize,
-    /// Who signed what.
+    /// How commands were signed.
     pub signed: Signing,
-    /// Seconds measured.
+    /// Measured time in seconds.
     pub seconds: f64,
     /// Commands answered.
     pub operations: u64,
-    /// Commands answered a second.
+    /// Commands answered per second.
     pub operations_per_second: f64,
-    /// Half of the requests were answered within this, in milliseconds.
+    /// Median time of a request in milliseconds.
     pub p50_ms: f64,
-    /// 99 of 100.
+    /// 99th percentile of the time of a request in milliseconds.
     pub p99_ms: f64,
-    /// The slowest.
+    /// Longest time of a request in milliseconds.
     pub max_ms: f64,
-    /// Processor time of each replica for a command, in microseconds, the leader first.
+    /// Processor time of each replica for a command in microseconds, the leader first.
     pub cpu_us_per_operation: Vec<f64>,
-    /// Of that, what the threads took that verify what others took in, in the same order.
+    /// The part of it in threads that verify other replicas' input, in the same order.
     pub verifier_us_per_operation: Vec<f64>,
 }

@@ -1,10 +1,11 @@
-//! Faults on real processes under a stream of jobs, drawn from a seed, and what must hold after.
+//! Chaos test: faults on real processes under a stream of jobs, drawn from a seed.
 //!
-//! Nodes are killed, stopped and, where each has a network namespace and a disk of its own, cut
-//! off, muted, filled up, given wrong clocks, or made to lie or do nothing, one fault after another
-//! while buyers submit jobs. After each fault, once it is over: no credit was made or
-//! lost, no lease keeps its escrow beyond its time, no device is sold twice. At the end every job
-//! that bought leases has its right outputs or its money back.
+//! While buyers submit jobs, the test applies one fault after another: it kills or stops nodes,
+//! sets wrong clocks, and makes providers lie or stall. If nodes have network namespaces and disks
+//! of their own, it also cuts or mutes their links and fills their disks. After each fault, it
+//! checks that no credit was made or lost, no lease keeps its escrow beyond its time, and no device
+//! is sold twice. At the end, every job that bought leases must have the right outputs or its money
+//! back.
 
 pub(crate) mod checks;
 mod clocks;
@@ -37,10 +38,10 @@ pub use hosts::HostsError;
 pub use load::{Jobs, LoadError};
 pub use schedule::{Fault, PlannedFault};
 
-/// Validators: one may be away at a time.
+/// Number of validators; one may be away at a time.
 const VALIDATORS: u32 = 3;
 
-/// Providers, all emulated: what is tested is the market, not the machine's arithmetic.
+/// Emulated providers, because the test concerns the market and not the machine's arithmetic.
 const PROFILES: [(&str, u64); 6] = [
     ("nvidia-h100-sxm", 900_000),
     ("amd-epyc-9654", 250_000),
@@ -50,81 +51,81 @@ const PROFILES: [(&str, u64); 6] = [
     ("apple-m3-max-gpu", 100_000),
 ];
 
-/// What to do to a market.
+/// Configuration of a chaos test.
 #[derive(Clone, Debug)]
 pub struct ChaosConfig {
-    /// Everything drawn follows from it.
+    /// Determines everything that the test draws.
     pub seed: u64,
-    /// How long faults go on.
+    /// How long faults continue.
     pub length: Duration,
-    /// Faults an hour.
+    /// Number of faults per hour.
     pub per_hour: u32,
-    /// Whether each node has a network namespace of its own, whose link can be cut; takes root.
+    /// Whether each node has a network namespace of its own, whose link can be cut; requires root.
     pub namespaces: bool,
-    /// Buyers that submit jobs at the same time.
+    /// Number of buyers that submit jobs concurrently.
     pub buyers: usize,
 }
 
-/// What was done, and what held.
+/// Results of a chaos test.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChaosReport {
-    /// The seed.
+    /// The seed of the run: repeat it to draw the same again.
     pub seed: u64,
-    /// How long faults went on, in seconds.
+    /// How long faults continued, in seconds.
     pub seconds: u64,
-    /// What was done, and when.
+    /// The faults and their times.
     pub faults: Vec<PlannedFault>,
-    /// What became of the jobs.
+    /// The results of the jobs.
     pub jobs: Jobs,
-    /// How often everything was checked.
+    /// Number of complete checks.
     pub checks: usize,
-    /// Each promise that was broken, in a sentence; none where all held.
+    /// Each broken promise in a sentence; empty if all held.
     pub violations: Vec<String>,
 }
 
-/// Why there was no market to do anything to.
+/// Why the test could not run.
 #[derive(Debug, thiserror::Error)]
 pub enum ChaosError {
-    /// It was not laid out.
+    /// The folder could not be laid out.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// Its file was not read.
+    /// The market file could not be read.
     #[error(transparent)]
     ChaosConfig(#[from] ConfigError),
     /// A node did not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// A node was not controlled.
+    /// A node could not be controlled.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// Namespaces were not made.
+    /// The namespaces could not be made.
     #[error(transparent)]
     Hosts(#[from] HostsError),
-    /// Disks were not made or filled.
+    /// The disks could not be made or filled.
     #[error(transparent)]
     Disks(#[from] DisksError),
-    /// A clock was not set.
+    /// A clock could not be set.
     #[error(transparent)]
     Clock(#[from] ClockError),
-    /// The buyers' key.
+    /// The buyers' key could not be read.
     #[error(transparent)]
     Key(#[from] KeyError),
     /// The buyers did not join.
     #[error(transparent)]
     Join(#[from] JoinError),
-    /// The first job, before any fault, did not succeed.
+    /// The first job, which precedes all faults, failed.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// It was to stop.
+    /// The caller stopped the test.
     #[error("interrupted before the last fault")]
     Interrupted,
 }
 
-/// Brings a market up in `folder`, plays the faults, checks, and takes it down; all of it at once
-/// when `stop` ends.
+/// Starts a market in `folder`, applies the faults, checks, and stops the market. If `stop`
+/// completes, the test ends early.
 ///
 /// # Errors
-/// When there was no market; a promise that is broken is in the report.
+/// If the test could not run. A broken promise is in the report.
 pub async fn run(
     binary: &Path,
     folder: &Path,
@@ -139,7 +140,7 @@ pub async fn run(
     };
     let _ports = layout::create(folder, &shape(hosts.as_ref()))?;
     let names = layout::nodes(folder);
-    // Dropped after the nodes that write there.
+    // Declared here so that it is dropped after the nodes that write there.
     let disks = match &hosts {
         Some(_) => Some(Disks::mount(folder, &names)?),
         None => None,
@@ -178,14 +179,14 @@ fn shape(hosts: Option<&Hosts>) -> layout::Config {
     }
 }
 
-/// A market at the mercy of a schedule.
+/// A market under a schedule of faults.
 struct Market<'a> {
     names: Vec<String>,
     folder: PathBuf,
     hosts: Option<Hosts>,
     disks: Option<Disks>,
     clocks: Clocks,
-    /// Who ended without being told to, and who did not start again.
+    /// Nodes that ended unexpectedly, or did not start again.
     broken: Vec<String>,
     cluster: &'a mut Cluster,
 }

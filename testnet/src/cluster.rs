@@ -7,36 +7,36 @@ use crate::layout;
 use crate::process::{Node, Recipe, StartError};
 use crate::signal::{self, Signal};
 
-/// The file of a node's folder that its standard error is appended to.
+/// The file in a node's folder for its standard error.
 pub const LOG: &str = "log.txt";
 
-/// Running nodes by name.
+/// Running nodes, by name.
 #[derive(Debug)]
 pub struct Cluster {
     running: BTreeMap<String, Node>,
     stopped: BTreeMap<String, Recipe>,
 }
 
-/// Why a node was not killed or started.
+/// Why a node could not be killed or started.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// There is no such node.
+    /// The testnet has no node with this name.
     #[error("there is no node {name} in this testnet: it has {known}")]
     Unknown {
-        /// The name given.
+        /// The given name.
         name: String,
-        /// The names there are.
+        /// The existing names.
         known: String,
     },
-    /// It did not start.
+    /// The node did not start.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The system sent it no signal.
+    /// The system sent no signal to the node.
     #[error("no signal was sent to {name}: {cause}")]
     Signal {
-        /// The node.
+        /// The node's name.
         name: String,
-        /// What the system said.
+        /// The system's error.
         cause: std::io::Error,
     },
 }
@@ -50,17 +50,17 @@ impl Cluster {
         }
     }
 
-    /// Starts every node laid out in `folder`: all at once, since validators wait for each other
-    /// and providers for validators. They serve once [`Cluster::ready`] has returned.
+    /// Starts every node laid out in `folder` at once, because validators wait for each other and
+    /// providers wait for validators. The nodes serve once [`Cluster::ready`] has returned.
     ///
     /// # Errors
-    /// When the system does not start one; those it did start are ended.
+    /// If a node does not start; the others are then killed.
     pub fn spawn(binary: &Path, folder: &Path) -> Result<Cluster, StartError> {
         Cluster::spawn_behind(binary, folder, |_| Vec::new())
     }
 
-    /// Starts every node by a command that its name gives, such as one that enters a network
-    /// namespace, followed by the node's own; with an empty one it is started as it is.
+    /// Starts every node behind a command that depends on its name, for example one that enters a
+    /// network namespace. If the command is empty, the node starts directly.
     ///
     /// # Errors
     /// As for [`Cluster::spawn`].
@@ -84,16 +84,16 @@ impl Cluster {
     /// Waits until every node serves.
     ///
     /// # Errors
-    /// The first that does not, at once: others may wait for it. They go on.
+    /// The first failure, at once, because other nodes may wait for that one. The others continue.
     pub async fn ready(&mut self) -> Result<(), StartError> {
         let all = self.running.values_mut().map(Node::ready);
         futures::future::try_join_all(all).await.map(drop)
     }
 
-    /// Starts one more, and waits until it serves.
+    /// Starts another node, and waits until it serves.
     ///
     /// # Errors
-    /// When it does not.
+    /// If the node does not start.
     pub async fn add(&mut self, recipe: Recipe) -> Result<(), StartError> {
         let mut node = Node::spawn(recipe)?;
         node.ready().await?;
@@ -101,14 +101,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// Names of the nodes that run, with their process ids.
+    /// Returns the names of the running nodes, with their process ids.
     pub fn running(&self) -> impl Iterator<Item = (&str, Option<u32>)> {
         self.running
             .iter()
             .map(|(name, node)| (name.as_str(), node.process_id()))
     }
 
-    /// Ends a node at once, as a power cut would.
+    /// Kills a node at once, as a power cut would.
     pub async fn kill(&mut self, name: &str) -> Result<(), ControlError> {
         let node = self
             .running
@@ -119,10 +119,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts a node that was killed or has ended.
+    /// Restarts a node that was killed or has ended.
     ///
     /// # Errors
-    /// When there is no such node, or it does not start.
+    /// If no node has this name, or it does not start.
     pub async fn restart(&mut self, name: &str) -> Result<(), ControlError> {
         let recipe = self
             .stopped
@@ -136,10 +136,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Stops a node without ending it, or lets it go on.
+    /// Suspends a node, or resumes it.
     ///
     /// # Errors
-    /// When no such node runs, or the system refuses.
+    /// If no such node runs, or the system refuses.
     pub fn signal(&self, name: &str, signal: Signal) -> Result<(), ControlError> {
         let node = self.running.get(name).ok_or_else(|| self.unknown(name))?;
         let process = node.process_id().ok_or_else(|| self.unknown(name))?;
@@ -149,7 +149,7 @@ impl Cluster {
         })
     }
 
-    /// Names of the nodes that ended by themselves since the last call.
+    /// Returns the names of the nodes that ended by themselves since the last call.
     pub fn reap(&mut self) -> Vec<String> {
         let ended = |(name, node): (&String, &mut Node)| node.ended().map(|_| name.clone());
         let names: Vec<String> = self.running.iter_mut().filter_map(ended).collect();
@@ -163,7 +163,7 @@ impl Cluster {
         names
     }
 
-    /// Names of the nodes that were killed or have ended.
+    /// Returns the names of the nodes that were killed or have ended.
     pub fn away(&self) -> Vec<String> {
         self.stopped.keys().cloned().collect()
     }
@@ -206,7 +206,7 @@ fn recipe(binary: &Path, folder: &Path, name: String) -> Recipe {
     let dir = home.to_string_lossy();
     let mut arguments = vec!["--dir", &dir, role, "run", "--until-stdin-closes"];
     if role == "provider" {
-        // A testnet that stops takes its jobs with it.
+        // A testnet that stops does not wait for its jobs.
         arguments.extend(["--drain", "0"]);
     }
     Recipe {

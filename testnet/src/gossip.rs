@@ -1,9 +1,10 @@
-//! What gossip costs a node of a large market: many nodes in one process, the bytes counted.
+//! Measures the cost of gossip for a node of a large market: many nodes in one process, with
+//! counted bytes.
 //!
-//! The nodes run the gossip of a real node, its figures and all, over connections that are
-//! encrypted and multiplexed as real ones are, but end in this process's memory. Each provider says
-//! its profile once in a period, at a time of its own; each node checks what it hears before it
-//! passes it on. What TCP and IP add to each packet is not counted.
+//! The nodes run the gossip of a real node with its parameters, over encrypted and multiplexed
+//! connections that stay in this process's memory. Each provider publishes its profile once in a
+//! period, at a time of its own; each node checks a message before it forwards it. The count
+//! excludes the headers of TCP and IP.
 
 mod counted;
 
@@ -29,75 +30,75 @@ use tokio::time::Instant;
 use counted::{ByteCounter, CountingTransport};
 use souk_sim::random::Random;
 
-/// Peers each node dials, as a node that stays does.
+/// Peers that each node dials, like a long-lived node.
 const DIALS: usize = 8;
 
-/// Nodes that dial at the same time: the handshakes of all at once would take longer than a
-/// connection may.
+/// Nodes that dial at the same time: if all did, the handshakes would exceed the connection
+/// timeout.
 const DIALLING: usize = 50;
 
-/// How long after the count what was said by then may still be heard: as long as a message may wait
+/// How long profiles published in the counted time may still arrive: as long as a message may wait
 /// for a busy connection.
 const SETTLING: Duration = Duration::from_secs(10);
 
 /// The first address; the others follow.
 const FIRST_ADDRESS: u64 = 1_000_000;
 
-/// A network to measure.
+/// Configuration of a gossip measurement.
 #[derive(Clone, Debug)]
 pub struct GossipConfig {
-    /// Draws who dials whom and who speaks when.
+    /// Determines which nodes dial which, and when each publishes.
     pub seed: u64,
-    /// Nodes, each of them a provider.
+    /// Number of nodes; each is a provider.
     pub nodes: usize,
-    /// How often each says its profile.
+    /// How often each node publishes its profile.
     pub period: Duration,
-    /// How long the mesh may form before anything is counted.
+    /// How long the mesh may form before the count.
     pub warm: Duration,
-    /// How long is counted.
+    /// How long the count lasts.
     pub length: Duration,
 }
 
-/// What was counted.
+/// Results of a gossip measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct GossipReport {
-    /// The seed.
+    /// The seed of the run: repeat it to draw the same again.
     pub seed: u64,
-    /// Nodes.
+    /// Number of nodes.
     pub nodes: usize,
-    /// How often each said its profile, in seconds.
+    /// Seconds between two profiles of a node.
     pub period_seconds: u64,
-    /// Seconds that were counted.
+    /// Seconds counted.
     pub seconds: f64,
     /// Bytes of an encoded profile.
     pub profile_bytes: usize,
-    /// Profiles that were said while it was counted.
+    /// Profiles published in the counted time.
     pub said: u64,
-    /// Of those, the share of nodes that heard each, on average, from 0 to 1.
+    /// Average share of nodes that heard each of them, from 0 to 1.
     pub heard: f64,
-    /// Bytes a second that a node received, on average.
+    /// Bytes per second that a node received, on average.
     pub received: f64,
-    /// Bytes a second that a node sent, on average.
+    /// Bytes per second that a node sent, on average.
     pub sent: f64,
-    /// Both together: on average, of the node at 99 %, and of the one with most.
+    /// Sum of received and sent bytes per second: the average.
     pub both: f64,
-    /// Of the node at 99 %.
+    /// The 99th percentile of the sum.
     pub both_p99: f64,
-    /// Of the node with most.
+    /// The maximum of the sum.
     pub both_max: f64,
 }
 
-/// Nodes that are too few to gossip.
+/// The network has too few nodes to gossip.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{0} node(s) have nobody to talk to: give at least {least}", least = DIALS + 1)]
 pub struct TooFew(pub usize);
 
-/// Counts of everyone.
+/// Counts of all nodes.
 #[derive(Debug, Default)]
 struct Totals {
     said: AtomicU64,
     heard: AtomicU64,
-    /// Since when it is counted, in milliseconds since 1970, and until when what is said.
+    /// Begin of the count and end of the counted publishing, in milliseconds since 1970.
     begin_ms: AtomicU64,
     end_ms: AtomicU64,
 }
@@ -108,18 +109,18 @@ struct GossipNode {
     key: NodeKey,
     totals: Arc<Totals>,
     phase: watch::Receiver<Phase>,
-    /// Until it speaks first, and how often.
+    /// Time until the first profile, and the period.
     first: Duration,
     period: Duration,
 }
 
-/// What is going on.
+/// The phase of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Silent,
     Warm,
     CountingTransport,
-    /// What was said while it was counted is still on its way.
+    /// Profiles from the counted time are still on their way.
     Settling,
     Over,
 }
@@ -127,7 +128,7 @@ enum Phase {
 /// Runs the network and counts.
 ///
 /// # Errors
-/// When there are too few nodes.
+/// If there are too few nodes.
 pub async fn run(config: &GossipConfig) -> Result<GossipReport, TooFew> {
     if config.nodes <= DIALS {
         return Err(TooFew(config.nodes));
@@ -155,7 +156,7 @@ pub async fn run(config: &GossipConfig) -> Result<GossipReport, TooFew> {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    // Nobody minds a network that has ended early: it shows in what was heard.
+    // If the network has ended early, the results show it.
     let _ = phase.send(Phase::Warm);
     tokio::time::sleep(config.warm).await;
     let before: Vec<(u64, u64)> = counters.iter().map(|counter| counter.read()).collect();
@@ -231,7 +232,7 @@ fn swarm(key: &NodeKey, counter: Arc<ByteCounter>) -> Swarm<gossipsub::Behaviour
     )
 }
 
-/// A profile as a provider with two addresses says it.
+/// Returns the profile of a provider with two addresses.
 fn profile(key: &NodeKey) -> Vec<u8> {
     let now = unix_ms();
     let address = |text: &str| text.parse().expect("it is an address");
@@ -259,13 +260,13 @@ fn address(place: usize) -> Multiaddr {
 }
 
 impl GossipNode {
-    /// Listens, and dials nodes that listen already.
+    /// Listens, and dials nodes that already listen.
     fn begin(&mut self, place: usize, random: &mut Random) {
         let listens = self.swarm.listen_on(address(place));
         listens.expect("no two nodes have one address");
         for _ in 0..DIALS.min(place) {
             let other = address(random.place(place));
-            // A node drawn twice is dialled once.
+            // If the draw repeats a node, it is dialled once.
             let _ = self.swarm.dial(other);
         }
     }
@@ -300,7 +301,7 @@ impl GossipNode {
         *self.phase.borrow() == Phase::CountingTransport
     }
 
-    /// Whether a profile was said while it was counted; one said before is not counted as heard.
+    /// Returns whether a profile was published in the counted time.
     fn is_counted(&self, profile: &Profile) -> bool {
         let at = |time: &AtomicU64| time.load(Ordering::Relaxed);
         let counted = at(&self.totals.begin_ms)..at(&self.totals.end_ms);

@@ -1,10 +1,11 @@
-//! Hostile peers against real processes while honest buyers go on, and what it costs the nodes.
+//! Attacks real processes with hostile peers while honest buyers submit jobs, and measures the cost
+//! for the nodes.
 //!
-//! Three runs of the same load: alone, under every attack at once, alone again. Each attack goes on
-//! at a stated rate under new keys whenever its old one is kept out. What must hold: no node ends,
-//! none takes more memory than a bound, honest jobs go on and are right, and every credit is where
-//! it belongs. Attackers share this machine's processors with the nodes and the buyers, so the
-//! rates of jobs say what is left, not what an attack from elsewhere would take.
+//! The same load runs three times: alone, under every attack at once, and alone again. Each attack
+//! acts at a stated rate and takes a new key whenever nodes block its old one. The test checks that
+//! no node ends or exceeds a memory bound, honest jobs continue with right outputs, and the credits
+//! add up. Attackers share this machine's processors with the nodes and the buyers, so the job
+//! rates show the remaining capacity, not the effect of an attack from other machines.
 
 mod attacks;
 mod usage;
@@ -30,9 +31,9 @@ use crate::layout;
 use attacks::{Attack, AttackReport, Target};
 use usage::Usage;
 
-/// Validators and providers that are attacked. The last provider is one of the attackers: it takes
-/// leases and does nothing. The others are as many as a job of two parts, each compared and one in
-/// doubt, can want: else honest buyers would wait for devices that are not there.
+/// Number of attacked validators and providers. The last provider is an attacker: it takes leases
+/// and does no work. The others are as many as a job of two parts can want, with a comparison for
+/// each part and a third opinion; with fewer, honest buyers would wait for missing devices.
 const VALIDATORS: u32 = 3;
 const PROFILES: [(&str, u64); 7] = [
     ("nvidia-h100-sxm", 900_000),
@@ -44,60 +45,60 @@ const PROFILES: [(&str, u64); 7] = [
     ("amd-epyc-9654", 150_000),
 ];
 
-/// How long the load runs alone, before and after.
+/// How long the load runs alone, before and after the attacks.
 const ALONE: Duration = Duration::from_secs(30);
 
-/// What a node may take beyond what it had before the attacks, in mebibytes: full shares of streams
-/// with a frame begun on each, and no more.
+/// Maximum growth of a node's memory during the attacks, in mebibytes: its full share of streams,
+/// each with an incomplete frame.
 const GROWTH_MIB_MAX: u64 = 512;
 
-/// What to do.
+/// Configuration of the test.
 #[derive(Clone, Debug)]
 pub struct HostileConfig {
-    /// Everything drawn follows from it.
+    /// Determines everything that the test draws.
     pub seed: u64,
-    /// How long the attacks go on.
+    /// How long the attacks last.
     pub length: Duration,
-    /// Honest buyers that submit jobs at the same time.
+    /// Number of honest buyers that submit jobs concurrently.
     pub buyers: usize,
 }
 
-/// What was done, and what held.
+/// Results of the test.
 #[derive(Clone, Debug, Serialize)]
 pub struct HostileReport {
-    /// The seed.
+    /// The seed of the run: repeat it to draw the same again.
     pub seed: u64,
-    /// Honest jobs before the attacks.
+    /// The load before the attacks.
     pub before: Run,
-    /// Under them.
+    /// The load during the attacks.
     pub under: Run,
-    /// After them.
+    /// The load after the attacks.
     pub after: Run,
-    /// What each attack did.
+    /// The acts of each attack.
     pub attacks: Vec<AttackReport>,
-    /// What each node took in each of the three runs.
+    /// Memory and processor time of each node in the three runs.
     pub nodes: Vec<Usage>,
-    /// Peers kept out at the end, over all nodes.
+    /// Peers blocked at the end, over all nodes.
     pub kept_out: usize,
-    /// Each promise that was broken; none where all held.
+    /// Each broken promise in a sentence; empty if all held.
     pub violations: Vec<String>,
 }
 
 /// One run of the load.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
-    /// Seconds it ran.
+    /// How long it ran, in seconds.
     pub seconds: f64,
-    /// Jobs that were finished each second.
+    /// Jobs finished per second.
     pub per_second: f64,
-    /// What became of the jobs.
+    /// The results of the jobs.
     pub jobs: Jobs,
 }
 
-/// Brings a market up in `folder`, attacks it, checks, and takes it down.
+/// Starts a market in `folder`, attacks it, checks, and stops it.
 ///
 /// # Errors
-/// When there was no market; a promise that is broken is in the report.
+/// If the market does not start. A broken promise is in the report.
 pub async fn run(
     binary: &Path,
     folder: &Path,
@@ -124,7 +125,7 @@ async fn play(
     cluster.ready().await?;
     let buyer = chaos::join(folder).await?;
     let checks = Checks::begin(&buyer).await;
-    // The same jobs each time, so that their rates can be compared.
+    // Each run has the same jobs, so that their rates are comparable.
     let run = async |length: Duration| -> Result<Run, ChaosError> {
         let load = Load::begin(&buyer, config.seed, config.buyers, PROFILES.len()).await?;
         let begin = tokio::time::Instant::now();
@@ -195,7 +196,7 @@ async fn judge(
     violations
 }
 
-/// Every node's address, as an attacker would know it.
+/// Returns every node's address, as an attacker would know it.
 fn targets(folder: &Path) -> Result<Vec<Target>, ChaosError> {
     let market = MarketFile::read(&folder.join(MARKET_FILE))?;
     let of = |name: String| {
@@ -218,7 +219,7 @@ fn targets(folder: &Path) -> Result<Vec<Target>, ChaosError> {
     layout::nodes(folder).into_iter().map(of).collect()
 }
 
-/// Peers that nodes say they keep out.
+/// Returns the number of peers that nodes report as blocked.
 fn kept_out(folder: &Path) -> usize {
     let views = layout::nodes(folder).into_iter();
     let views = views

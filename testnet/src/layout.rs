@@ -1,4 +1,4 @@
-//! The folder of a testnet: who is in it, with which keys, at which ports.
+//! The folder of a testnet: its nodes with their keys and ports.
 //!
 //! ```text
 //! DIR/market.json            the market: how it began
@@ -28,66 +28,67 @@ use souk_node::validator::node::REMOVED_FILE;
 
 use crate::ports::Ports;
 
-/// What the buyer of a testnet starts with, in micro-credits: 100 credits.
+/// Initial credits of a testnet's buyer, in micro-credits: 100 credits.
 pub const BUYER_CREDITS: u64 = 100_000_000;
 
-/// On one machine nobody is away for long: money left open comes back within seconds.
+/// Short, because parties on one machine are never away for long: open money returns within
+/// seconds.
 const SETTLE_GRACE: Millis = Millis(5_000);
 const NOTE_DEADLINE: Millis = Millis(3_000);
 const RULES_NOTICE: Millis = Millis(5_000);
 
-/// Where nodes listen that have a host of their own.
+/// The port of nodes with a host of their own.
 const HOST_PORT: u16 = 4001;
 
-/// What a testnet is made of.
+/// Configuration of a testnet.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// How many validators, 1 to 7.
+    /// Number of validators, 1 to 7.
     pub validators: u32,
     /// The providers, one device each.
     pub providers: Vec<ProviderChoice>,
     /// Where providers run jobs.
     pub isolation: Isolation,
-    /// The addresses of the nodes, validators first, where each has a host of its own; on loopback
-    /// where there are none.
+    /// The addresses of the nodes, validators first, if each has a host of its own. If empty, all
+    /// nodes use loopback.
     pub hosts: Vec<Ipv4Addr>,
 }
 
 /// A provider of a testnet.
 #[derive(Clone, Debug)]
 pub struct ProviderChoice {
-    /// What it sells.
+    /// The device that the provider sells.
     pub device: DeviceChoice,
-    /// The least price in micro-credits per device-second.
+    /// Minimum price in micro-credits per device-second.
     pub price: u64,
 }
 
-/// Why a folder was not laid out or read.
+/// Why a folder could not be laid out or read.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
     /// The file system refused.
     #[error("cannot use the folder {path}: {source}")]
     Folder {
-        /// The folder.
+        /// The folder or file that failed.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// No port was free.
     #[error("cannot find a free port on loopback: {0}")]
     Port(io::Error),
-    /// A file of it.
+    /// A file in the folder failed.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A key of it.
+    /// A key in the folder failed.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// There are not as many hosts as nodes.
+    /// The numbers of hosts and nodes differ.
     #[error("{hosts} hosts are given for {nodes} nodes")]
     Hosts {
-        /// Addresses given.
+        /// Number of addresses.
         hosts: usize,
-        /// Nodes to lay out.
+        /// Number of nodes to lay out.
         nodes: usize,
     },
     /// The number of validators is out of range.
@@ -96,7 +97,7 @@ pub enum LayoutError {
 }
 
 impl Default for Config {
-    /// Three validators and four unlike devices, one of them this machine's CPU.
+    /// Returns three validators and four different devices, one of them this machine's CPU.
     fn default() -> Config {
         let emulated = |profile: &str, price| ProviderChoice {
             device: DeviceChoice::emulated(profile),
@@ -120,8 +121,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Validators and emulated devices at these prices: for what is tried on the market rather than
-    /// on a machine's arithmetic.
+    /// Returns validators and emulated devices at these prices, for tests of the market rather than
+    /// of a machine's arithmetic.
     #[must_use]
     pub fn emulated(validators: u32, devices: &[(&str, u64)]) -> Config {
         let provider = |(profile, price): &(&str, u64)| ProviderChoice {
@@ -136,17 +137,18 @@ impl Config {
     }
 }
 
-/// The name of the nth validator, from 1.
+/// Returns the name of the nth validator, from 1.
 pub fn validator_name(number: u32) -> String {
     format!("validator-{number}")
 }
 
-/// The name of the nth provider, from 1.
+/// Returns the name of the nth provider, from 1.
 pub fn provider_name(number: u32) -> String {
     format!("provider-{number}")
 }
 
-/// The names of the nodes laid out in `folder`, validators first; none that the market removed.
+/// Returns the names of the nodes laid out in `folder`, validators first, without those that the
+/// market removed.
 pub fn nodes(folder: &Path) -> Vec<String> {
     let named = |file: &'static str, name: fn(u32) -> String| {
         (1..)
@@ -159,7 +161,8 @@ pub fn nodes(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Lays out a testnet in `folder`, which has none yet. Keep its ports until its nodes run.
+/// Lays out a testnet in `folder`, which must have none yet. Keep the returned ports until the
+/// nodes run.
 pub fn create(folder: &Path, config: &Config) -> Result<Ports, LayoutError> {
     if !(1..=7).contains(&config.validators) {
         return Err(LayoutError::Validators(config.validators));
@@ -191,14 +194,14 @@ pub fn create(folder: &Path, config: &Config) -> Result<Ports, LayoutError> {
         ..Rules::default()
     };
     genesis.validators = validators;
-    // Written last: a folder with this file is whole.
+    // Written last, so that a folder with this file is complete.
     let mut market = MarketFile::new(genesis);
     market.testnet = true;
     market.write(folder)?;
     Ok(ports)
 }
 
-/// A port on loopback for each node that has no host of its own.
+/// Reserves a loopback port for each node without a host of its own.
 fn ports(config: &Config) -> Result<Ports, LayoutError> {
     let nodes = config.validators as usize + config.providers.len();
     match config.hosts.len() {
@@ -208,7 +211,7 @@ fn ports(config: &Config) -> Result<Ports, LayoutError> {
     }
 }
 
-/// Where each node listens.
+/// Returns the socket of each node.
 fn sockets(config: &Config, ports: &Ports) -> Vec<(Ipv4Addr, u16)> {
     let own = config.hosts.iter().map(|host| (*host, HOST_PORT));
     let loopback = ports.numbers().iter();

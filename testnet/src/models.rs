@@ -1,8 +1,8 @@
-//! The models that come with souk; the script that made each lies beside it under `models/`.
+//! The models that come with souk. The script that made each is in its folder under `models/`.
 
 use bytes::Bytes;
 
-/// A classifier of 8x8 images of digits, with images it was not trained on.
+/// A classifier of 8x8 images of digits, with images outside its training set.
 ///
 /// Input `images` float32 `[batch, 1, 8, 8]` with values 0 to 16, output `logits` float32
 /// `[batch, 10]`; scikit-learn's digits, see `models/digits/make.py`.

@@ -1,21 +1,21 @@
-//! Ports for nodes on loopback, which nothing takes between the choice and the listening.
+//! Reserves loopback ports for nodes, so that no other process takes them before the nodes listen.
 //!
-//! A port that the kernel chooses, it gives to the next outgoing connection as well while nobody
-//! listens there yet, or not at the moment. So ports are chosen below that range, in blocks: who
-//! listens at the first port of a block has the others.
+//! The kernel may give a port that it chose to the next outgoing connection while no process
+//! listens there. So this module chooses ports below that range, in blocks: the process that
+//! listens at the first port of a block owns the others.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 
-/// Ports of a block, the first of which says that it is taken.
+/// Ports of a block; the first one marks it as taken.
 const BLOCK: u16 = 32;
-/// Where blocks begin and end. Ephemeral ports begin at 32768 on Linux, and higher elsewhere.
+/// Range of the blocks. Ephemeral ports begin at 32768 on Linux, and higher elsewhere.
 const FIRST: u16 = 10_240;
 const END: u16 = 32_768;
 
-/// Ports that are free and nobody else's who asks here, for as long as this lives.
-/// Keep it until the nodes listen.
+/// Free ports, reserved among the users of this module while this value lives. Keep it until the
+/// nodes listen.
 #[derive(Debug, Default)]
 #[must_use = "the ports are free for others once this is dropped"]
 pub struct Ports {
@@ -24,14 +24,14 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// Takes so many.
+    /// Reserves this many ports.
     ///
     /// # Errors
-    /// `AddrInUse` where there are not so many free.
+    /// `AddrInUse` if there are not enough free ports.
     pub fn take(count: usize) -> io::Result<Self> {
         let mut ports = Self::default();
         let blocks = (END - FIRST) / BLOCK;
-        // Any place to begin at will do: the next testnet is not to meet the ports of this one.
+        // Any start works; a random one avoids the ports of other testnets.
         let begin = RandomState::new().hash_one(std::process::id()) % u64::from(blocks);
         let begin = u16::try_from(begin).unwrap_or(0);
         for block in (begin..blocks).chain(0..begin) {
@@ -52,7 +52,7 @@ impl Ports {
         Ok(ports)
     }
 
-    /// The ports.
+    /// Returns the port numbers.
     pub fn numbers(&self) -> &[u16] {
         &self.numbers
     }

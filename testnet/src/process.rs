@@ -1,7 +1,8 @@
-//! One node as a child process: started, found ready, killed, started again.
+//! One node as a child process: starts it, waits until it is ready, kills and restarts it.
 //!
-//! A node's standard input is a pipe that this process holds. When this process ends, however it
-//! ends, the pipe closes and the node stops itself: no kill -9 of the testnet leaves nodes behind.
+//! A node's standard input is a pipe that this process holds. When this process ends for any
+//! reason, the pipe closes and the node stops itself, so killing the testnet leaves no nodes
+//! behind.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,33 +13,33 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// A node that is not ready after this has failed to start; one that ends is noticed at once.
-/// Measuring a processor takes the most, and the longer the busier the machine is.
+/// A node that is not ready after this time has failed to start; an ended one is noticed at once.
+/// Measuring a processor takes the longest, and longer on a busy machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long a node may take to withdraw its asks and close its files before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The file beside a node's log with its process id, there while it serves: for `kill`.
+/// The file next to a node's log with its process id, present while it serves: for `kill`.
 const PID_FILE: &str = "pid";
 
-/// What a node prints on standard output, as the first word of a line, once it serves.
+/// The first word of the line that a node prints to standard output once it serves.
 pub const READY: &str = "ready";
 
-/// The flag of Windows for a process in a group of its own.
+/// The Windows flag for a new process group.
 #[cfg(windows)]
 const CREATE_NEW_PROCESS_GROUP: u32 = 0x200;
 
-/// What starts a node.
+/// How to start a node.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     /// The node's name, such as `validator-1`.
     pub name: String,
     /// The `souk` binary.
     pub binary: PathBuf,
-    /// Its arguments.
+    /// The node's arguments.
     pub arguments: Vec<String>,
-    /// The file its standard error is appended to.
+    /// The file for the node's standard error.
     pub log: PathBuf,
 }
 
@@ -47,9 +48,9 @@ pub struct Recipe {
 pub struct Node {
     recipe: Recipe,
     child: Child,
-    // What it prints, until it has said that it is ready.
+    // The node's output until it reports that it is ready.
     said: Option<Lines<BufReader<ChildStdout>>>,
-    // Held, never written: see the module's doc.
+    // This process holds the pipe but never writes to it: see the module's doc.
     _stdin: Option<ChildStdin>,
 }
 
@@ -59,35 +60,35 @@ pub enum StartError {
     /// The system did not start the process.
     #[error("cannot start {name}: {source}")]
     Spawn {
-        /// The node.
+        /// The node's name.
         name: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Its log file was not opened.
+    /// The log file could not be opened.
     #[error("cannot write the log {path}: {source}")]
     Log {
         /// The log file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It ended before it served.
+    /// The node ended before it served.
     #[error("{name} stopped before it was ready: {last} (its log: {log})")]
     Ended {
-        /// The node.
+        /// The node's name.
         name: String,
-        /// Its exit code, if it had one.
+        /// The node's exit code, if it had one.
         code: Option<i32>,
-        /// What its log says last.
+        /// The last words of the node's log.
         last: String,
         /// The log file.
         log: PathBuf,
     },
-    /// It did not serve in time.
+    /// The node did not serve in time.
     #[error("{name} was not ready within {} s (its log: {log})", READY_TIMEOUT.as_secs())]
     Timeout {
-        /// The node.
+        /// The node's name.
         name: String,
         /// The log file.
         log: PathBuf,
@@ -95,7 +96,7 @@ pub enum StartError {
 }
 
 impl Recipe {
-    /// The same node, started by another command that is given the node's own.
+    /// Returns the same node behind another command that receives the node's own.
     #[must_use]
     pub fn behind(mut self, before: Vec<String>) -> Recipe {
         let mut words = before.into_iter();
@@ -112,7 +113,7 @@ impl Node {
     /// Starts the process. It serves once [`Node::ready`] has returned.
     ///
     /// # Errors
-    /// When the system does not start it.
+    /// If the system does not start the process.
     pub fn spawn(recipe: Recipe) -> Result<Node, StartError> {
         let mut child = spawn(&recipe)?;
         let stdin = child.stdin.take();
@@ -129,10 +130,10 @@ impl Node {
         })
     }
 
-    /// Waits until the process says that it serves.
+    /// Waits until the process reports that it serves.
     ///
     /// # Errors
-    /// When it ends or says nothing for too long.
+    /// If the process ends or stays silent for too long.
     pub async fn ready(&mut self) -> Result<(), StartError> {
         let Some(mut lines) = self.said.take() else {
             return Ok(());
@@ -166,22 +167,22 @@ impl Node {
             Err(_) => return Err(StartError::Timeout { name, log }),
         }
         self.keep_process_id();
-        // Whatever else it prints is read, or the pipe would fill and block it.
+        // This task reads further output; otherwise the pipe would fill and block the node.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         Ok(())
     }
 
-    /// What it was started with.
+    /// Returns how the process was started.
     pub fn recipe(&self) -> &Recipe {
         &self.recipe
     }
 
-    /// The process id, while it runs.
+    /// Returns the process id, while the process runs.
     pub fn process_id(&self) -> Option<u32> {
         self.child.id()
     }
 
-    /// How the process ended, if it has.
+    /// Returns the exit status, if the process has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         let ended = self.child.try_wait().ok().flatten();
         if ended.is_some() {
@@ -190,15 +191,15 @@ impl Node {
         ended
     }
 
-    /// Ends the process at once, as a power cut would (kill -9).
+    /// Kills the process at once, as a power cut would (SIGKILL).
     pub async fn kill(mut self) -> Recipe {
-        // An error here says that it has ended already.
+        // An error here means that the process has ended already.
         let _ = self.child.kill().await;
         self.forget_process_id();
         self.recipe
     }
 
-    /// Asks the process to stop, and kills it where it does not.
+    /// Asks the process to stop, and kills it if it does not.
     pub async fn stop(mut self) -> Recipe {
         drop(self._stdin.take());
         if tokio::time::timeout(STOP_TIMEOUT, self.child.wait())
@@ -219,14 +220,14 @@ impl Node {
         let Some(process) = self.process_id() else {
             return;
         };
-        // It serves without the file as well, such as on a disk that is full.
+        // The node also serves without the file, for example on a full disk.
         if let Err(error) = fs::write(self.process_id_path(), format!("{process}\n")) {
             tracing::debug!(%error, node = self.recipe.name, "its process id is not kept");
         }
     }
 
     fn forget_process_id(&self) {
-        // Where it never served there is none.
+        // If the node never served, there is no file.
         let _ = fs::remove_file(self.process_id_path());
     }
 
@@ -235,14 +236,14 @@ impl Node {
     }
 }
 
-/// The process of a node that serves, by the folder of its log. It tells of a process that is
-/// no more where the one that started it was ended by force.
+/// Returns the process id of a serving node, by the folder of its log. The process may no longer
+/// exist if its parent was killed.
 pub(crate) fn serving(home: &Path) -> Option<u32> {
     let text = fs::read_to_string(home.join(PID_FILE)).ok()?;
     text.trim().parse().ok()
 }
 
-/// Has a process be in a group of its own, which is not told of the terminal's Ctrl-C.
+/// Puts a process in a group of its own, which does not receive the terminal's Ctrl-C.
 pub fn apart(command: &mut Command) -> &mut Command {
     #[cfg(unix)]
     command.process_group(0);
@@ -257,7 +258,7 @@ fn spawn(recipe: &Recipe) -> Result<Child, StartError> {
         path: recipe.log.clone(),
         source,
     })?;
-    // The terminal's Ctrl-C is for the testnet, which stops its nodes.
+    // The terminal's Ctrl-C goes to the testnet, which stops its nodes.
     apart(&mut Command::new(&recipe.binary))
         .args(&recipe.arguments)
         .stdin(Stdio::piped())
@@ -271,7 +272,7 @@ fn spawn(recipe: &Recipe) -> Result<Child, StartError> {
         })
 }
 
-/// The last error in a log, or else its last line.
+/// Returns the last error in a log, or else its last line.
 fn last_words(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let said: Vec<&str> = text

@@ -1,8 +1,8 @@
-//! What readers cost a market: commits are timed with and without many who look at it.
+//! Measures the cost of readers for a market: times commits with and without many readers.
 //!
-//! A market of real processes is brought up with as many closed leases as wanted. One client then
-//! commits transfers one after another, in rounds that alternate: without readers, and with them.
-//! Each reader asks every two seconds for what a dashboard shows.
+//! The test starts a market of real processes with the requested number of closed leases. One
+//! client then commits transfers one after another, in rounds that alternate between no readers and
+//! all readers. Each reader asks for a dashboard's contents every two seconds.
 
 use std::fs;
 use std::path::Path;
@@ -35,55 +35,55 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// Readers that share a connection.
 const SHARING: u32 = 25;
 
-/// What each account begins with.
+/// Initial credits of each account.
 const PURSE: Credits = Credits(1_000_000_000_000);
 
-/// Ticks in a second, as Linux counts the time of processes on every architecture.
+/// Ticks per second in Linux's process statistics on every architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Commands in one batch of those that fill the market.
+/// Commands in one batch while filling the market.
 const TOGETHER: usize = 64;
 
-/// What is measured.
+/// Configuration of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadingShape {
-    /// Readers.
+    /// Number of readers.
     pub readers: u32,
-    /// Closed leases that the market holds.
+    /// Number of closed leases in the market.
     pub closed_leases: u32,
-    /// Validators.
+    /// Number of validators.
     pub validators: u32,
     /// Rounds of each kind.
     pub rounds: u32,
-    /// The length of one.
+    /// Seconds of a round.
     pub seconds: u64,
 }
 
-/// What was found in one round.
+/// Results of one round.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Round {
-    /// Readers in it.
+    /// Number of readers in the round.
     pub readers: u32,
-    /// Commits, and their times.
+    /// Number of commits.
     pub commits: usize,
-    /// How long they took.
+    /// The distribution of their times.
     pub commit: Spread,
     /// Questions answered.
     pub answers: u64,
-    /// Processor time of the busiest validator, in parts of a core.
+    /// Processor time of the busiest validator, as a fraction of a core.
     pub core: f64,
 }
 
-/// Why nothing was measured.
+/// Why the measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadersError {
-    /// The market was not laid out.
+    /// The folder could not be laid out.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// Its file was not read.
+    /// The market file could not be read.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A key was not read.
+    /// A key could not be read.
     #[error(transparent)]
     Key(#[from] KeyError),
     /// A node did not start.
@@ -92,10 +92,10 @@ pub enum ReadersError {
     /// The client is not in the market.
     #[error(transparent)]
     Network(#[from] network::StartError),
-    /// The market was not reached.
+    /// The market could not be reached.
     #[error(transparent)]
     Broker(#[from] BrokerError),
-    /// It did not do what it was told.
+    /// The market refused a command.
     #[error(transparent)]
     Trade(Box<TradeError>),
     /// No leases began.
@@ -109,10 +109,10 @@ impl From<TradeError> for ReadersError {
     }
 }
 
-/// Brings a market up in `folder`, has it read, and takes it down. The rounds, in their order.
+/// Starts a market in `folder`, measures it, and stops it. Returns the rounds in order.
 ///
 /// # Errors
-/// When there was no market, or it refused.
+/// If the market does not start, or refuses commands.
 pub async fn run(
     binary: &Path,
     folder: &Path,
@@ -178,7 +178,7 @@ async fn funded(
     Ok(trader)
 }
 
-/// Opens leases and has their provider give them up.
+/// Opens leases and makes their provider give them up.
 async fn fill(buyer: &Trader, provider: &Trader, count: u32) -> Result<(), ReadersError> {
     let ask = ask();
     let class = ask.resources.class();
@@ -270,7 +270,7 @@ async fn round(
             });
         }
     }
-    // Every reader has asked once, and its connection stands.
+    // By now every reader is connected and has asked once.
     tokio::time::sleep(PERIOD).await;
     let (before, asked) = (processor_times(pids), answers.load(Ordering::Relaxed));
     let begin = Instant::now();
@@ -289,7 +289,7 @@ async fn round(
     })
 }
 
-/// What a dashboard asks for.
+/// Asks for a dashboard's contents.
 async fn look(broker: &Broker, account: AccountKey) -> Result<(), BrokerError> {
     for summary in broker.classes().await? {
         broker.quotes(summary.class).await?;
@@ -320,12 +320,12 @@ async fn commit(
     Ok(times)
 }
 
-/// Seconds of processor time that each process has taken.
+/// Returns the processor seconds of each process so far.
 fn processor_times(pids: &[u32]) -> Vec<f64> {
     let ticks = |pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name, in brackets, may hold anything; user and system time are the 12th and 13th
-        // fields behind it.
+        // The name in brackets may contain anything; user and system time are the 12th and 13th
+        // fields after it.
         let (_, behind) = stat.rsplit_once(") ")?;
         let mut fields = behind.split(' ').skip(11);
         let mut ticks = || fields.next()?.parse::<f64>().ok();

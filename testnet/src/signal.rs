@@ -1,24 +1,24 @@
-//! Signals to the processes of a testnet, on systems that have them.
+//! Sends signals to the processes of a testnet, on systems that support them.
 
 use std::io;
 
-/// What a process is told.
+/// A signal to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// Nothing: it is ended at once, as by kill -9.
+    /// Kills the process at once (SIGKILL).
     Kill,
-    /// To end itself.
+    /// Asks the process to end.
     Terminate,
-    /// To stand still.
+    /// Suspends the process.
     Stop,
-    /// To go on.
+    /// Resumes the process.
     Continue,
 }
 
-/// Tells a process, by its id.
+/// Sends a signal to a process by its id.
 ///
 /// # Errors
-/// What the system says; where souk sends no signals, that it is not supported.
+/// The system's error.
 #[cfg(unix)]
 pub(crate) fn send(process: u32, signal: Signal) -> io::Result<()> {
     use rustix::process::{Pid, Signal as Number, kill_process};
@@ -34,7 +34,8 @@ pub(crate) fn send(process: u32, signal: Signal) -> io::Result<()> {
     Ok(kill_process(process, number)?)
 }
 
-/// Tells a process nothing: it is stopped by its standard input, which ends with its parent.
+/// Returns an error, because this system has no signals. A process stops when its parent ends and
+/// closes its standard input.
 ///
 /// # Errors
 /// Always.

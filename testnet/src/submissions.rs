@@ -1,8 +1,9 @@
-//! How long a small job takes from its submission to its output, and how many jobs a market bears.
+//! Measures how long a small job takes from its submission to its output, and how many jobs a
+//! market supports.
 //!
-//! A market of real processes is brought up, buyers submit the bundled job one after another, and
-//! each step is timed where the buyer sees it. The first job of each buyer is not counted: it sends
-//! the weights and opens the connections.
+//! The test starts a market of real processes. Buyers submit the bundled job one after another, and
+//! each buyer times the steps. The first job of each buyer does not count, because it sends the
+//! weights and opens the connections.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,91 +34,91 @@ use crate::process::StartError;
 /// How long a job may wait for a device before it counts as lost.
 const WAIT: Duration = Duration::from_secs(60);
 
-/// What each buyer begins with: far more than all its jobs cost.
+/// Initial credits of each buyer: far more than all its jobs cost.
 const PURSE: Credits = Credits(1_000_000_000);
 
-/// What each device-second costs, in micro-credits.
+/// Price of a device-second in micro-credits.
 const PRICE: u64 = 100_000;
 
-/// Progress of one job that may wait to be looked at.
+/// Maximum queued progress events of one job.
 const PROGRESS_MAX: usize = 64;
 
 /// The device of every provider.
 const DEVICE: &str = "nvidia-h100-sxm";
 
-/// How long the providers' asks may take to be in the book.
+/// How long the providers' asks may take to enter the book.
 const FILLING: Duration = Duration::from_secs(60);
 
-/// How often the book is looked at meanwhile.
+/// Interval of the checks in that time.
 const FILLING_PERIOD: Duration = Duration::from_millis(50);
 
-/// Steps of a job as its buyer sees them, in order: planning over the book; the order to its lease;
-/// graph and inputs sent; made ready; run; its output back; receipt settled.
+/// Steps of a job as its buyer sees them, in order: planning over the book; from order to lease;
+/// sending graph and inputs; preparing; running; returning the output; settling the receipt.
 pub const STEPS: [&str; 7] = [
     "plan", "lease", "send", "prepare", "run", "return", "settle",
 ];
 
-/// What is measured.
+/// Configuration of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// Validators.
+    /// Number of validators.
     pub validators: u32,
-    /// Providers, each with one emulated device.
+    /// Number of providers, each with one emulated device.
     pub providers: u32,
-    /// Buyers, each with an account and a connection of its own.
+    /// Number of buyers, each with an account and a connection of its own.
     pub buyers: u32,
-    /// Jobs of all buyers together.
+    /// Total jobs of all buyers.
     pub jobs: u32,
     /// Where the providers run jobs.
     pub isolation: Isolation,
 }
 
-/// What was found.
+/// Results of the measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct SubmissionReport {
     /// Jobs submitted.
     pub jobs: u32,
-    /// Those whose output came.
+    /// Jobs with an output.
     pub finished: usize,
-    /// Why the others did not, and how many.
+    /// Number of other jobs by the reason of their failure.
     pub lost: BTreeMap<String, usize>,
-    /// Providers that failed on the way and were done without.
+    /// Failed providers that jobs replaced.
     pub retries: u32,
-    /// From the first submission to the last settlement.
+    /// Seconds from the first submission to the last settlement.
     pub seconds: f64,
     /// Jobs finished per second.
     pub jobs_per_second: f64,
-    /// From submission to the first output.
+    /// Time from submission to the first output.
     pub to_output: Spread,
-    /// From submission to the settlement.
+    /// Time from submission to the settlement.
     pub to_settlement: Spread,
-    /// The steps.
+    /// Time of each step, by its name.
     pub steps: BTreeMap<&'static str, Spread>,
 }
 
-/// How times are spread, in milliseconds.
+/// The distribution of times, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
-    /// Half are below.
+    /// Half of the times are below this.
     pub p50_ms: f64,
-    /// Nine in ten are below.
+    /// The 90th percentile.
     pub p90_ms: f64,
-    /// 99 in 100 are below.
+    /// The 99th percentile.
     pub p99_ms: f64,
-    /// The longest.
+    /// The longest time.
     pub max_ms: f64,
 }
 
-/// Why nothing was measured.
+/// Why the measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmissionsError {
-    /// The market was not laid out.
+    /// The folder could not be laid out.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// Its file was not read.
+    /// The market file could not be read.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A key was not read.
+    /// A key could not be read.
     #[error(transparent)]
     Key(#[from] KeyError),
     /// A node did not start.
@@ -126,7 +127,7 @@ pub enum SubmissionsError {
     /// The operator is not in the market.
     #[error(transparent)]
     Network(#[from] network::StartError),
-    /// The market was not reached.
+    /// The market could not be reached.
     #[error(transparent)]
     Broker(#[from] BrokerError),
     /// A buyer did not join.
@@ -138,17 +139,17 @@ pub enum SubmissionsError {
     /// The bundled images are damaged.
     #[error("the bundled images: {0}")]
     Images(#[from] NpyError),
-    /// The providers' asks did not come.
+    /// Some asks of the providers did not arrive.
     #[error("{found} of {wanted} asks were in the book after {} s", FILLING.as_secs())]
     Book {
-        /// How many came.
+        /// Number of asks in the book.
         found: usize,
-        /// How many should have.
+        /// Number of expected asks.
         wanted: u32,
     },
 }
 
-/// Times of one job by step, and what it lost on the way.
+/// The times of one job's steps, and its failed providers.
 #[derive(Clone, Debug, Default)]
 struct JobTimes {
     steps: [Duration; STEPS.len()],
@@ -161,10 +162,10 @@ impl JobTimes {
     }
 }
 
-/// Brings a market up in `folder`, has the jobs run, and takes it down.
+/// Starts a market in `folder`, runs the jobs, and stops the market.
 ///
 /// # Errors
-/// When there was no market. A job that is lost is in the report.
+/// If the market does not start. Lost jobs are in the report.
 pub async fn run(
     binary: &Path,
     folder: &Path,
@@ -206,7 +207,7 @@ async fn measure(folder: &Path, shape: Shape) -> Result<SubmissionReport, Submis
         },
     };
     for buyer in &buyers {
-        // What it may lose is found when it counts.
+        // A failure here will show in the measured jobs as well.
         let _ = one(buyer, &job).await;
     }
     let left = Arc::new(AtomicU32::new(shape.jobs));
@@ -219,7 +220,7 @@ async fn measure(folder: &Path, shape: Shape) -> Result<SubmissionReport, Submis
     Ok(SubmissionReport::new(shape.jobs, begin.elapsed(), results))
 }
 
-/// Buyers with accounts and credits of their own.
+/// Creates buyers with accounts and credits of their own.
 async fn buyers(
     folder: &Path,
     market: &MarketFile,
@@ -260,7 +261,7 @@ async fn filled(buyer: &Buyer, wanted: u32) -> Result<(), SubmissionsError> {
     }
 }
 
-/// One buyer's jobs, one after another, as long as any are left.
+/// Runs one buyer's jobs one after another while any are left.
 async fn stream(buyer: Buyer, job: Job, left: Arc<AtomicU32>) -> Vec<Result<JobTimes, String>> {
     let mut results = Vec::new();
     let take = |left: u32| left.checked_sub(1);
@@ -273,7 +274,7 @@ async fn stream(buyer: Buyer, job: Job, left: Arc<AtomicU32>) -> Vec<Result<JobT
     results
 }
 
-/// One job; why it gave nothing, if it did not.
+/// Runs one job and returns its times, or the reason of its failure.
 async fn one(buyer: &Buyer, job: &Job) -> Result<JobTimes, String> {
     let begin = Instant::now();
     let quote = buyer.quote(job).await.map_err(|error| error.to_string())?;
@@ -298,7 +299,7 @@ async fn one(buyer: &Buyer, job: &Job) -> Result<JobTimes, String> {
                 | JobEvent::Refused { .. }
                 | JobEvent::NotCommanded { .. } => continue,
             };
-            // After a retry the steps are gone through again: they add up.
+            // A retry repeats the steps, so their times add up.
             timed.steps[step] += last.elapsed();
             (last, at) = (Instant::now(), step + 1);
         }

@@ -1,4 +1,4 @@
-//! A testnet that stays up: one process that holds the folder's lock and watches the nodes.
+//! A supervised testnet: one process holds the folder's lock and restarts nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, TryLockError};
@@ -15,64 +15,64 @@ use crate::ports::Ports;
 use crate::process::{Recipe, StartError};
 use crate::signal::{self, Signal};
 
-/// The file that the supervisor holds a lock on.
+/// The file that the supervisor locks.
 const LOCK_FILE: &str = "lock";
 /// The file with the supervisor's process id.
 const PID_FILE: &str = "testnet.pid";
 
-/// What the gateway beside the nodes is called.
+/// The name of the gateway process.
 pub const GATEWAY: &str = "gateway";
-/// Where its log lies, in the testnet's folder: it spends as the buyer.
+/// The folder of the gateway's log within the testnet's folder: the gateway spends as the buyer.
 pub const GATEWAY_HOME: &str = "buyer";
 
-/// How often nodes are looked at.
+/// Interval of the checks for ended nodes.
 const WATCH_PERIOD: Duration = Duration::from_millis(200);
-/// How long a node that ended is left alone before it is started again: the first time, and at
-/// most, where it does not run for longer than that.
+/// Pauses before the restart of an ended node: the first one, and the maximum for a node that does
+/// not run for longer than that.
 const RESTART_PAUSE: Duration = Duration::from_millis(100);
 const RESTART_PAUSE_MAX: Duration = Duration::from_secs(10);
 /// How long a supervisor may take to stop its nodes.
 const DOWN_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A running testnet, stopped when told to.
+/// A running testnet.
 #[derive(Debug)]
 pub struct Supervisor {
     folder: PathBuf,
     cluster: Cluster,
-    // Both held until the nodes are stopped.
+    // This value holds both until the nodes are stopped.
     _lock: File,
     _ports: Ports,
 }
 
-/// Why a testnet was not started or stopped.
+/// Why a testnet could not be started or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum SupervisorError {
-    /// Another one holds the folder.
+    /// Another supervisor holds the folder.
     #[error("a testnet is already running in {folder}{}", pid_text(.pid))]
     Running {
-        /// The folder.
+        /// The testnet's folder.
         folder: PathBuf,
-        /// The process id of its supervisor, if it is known.
+        /// The process id of its supervisor, if known.
         pid: Option<u32>,
     },
-    /// There is none.
+    /// No testnet runs in the folder.
     #[error("no testnet is running in {folder}")]
     NotRunning {
-        /// The folder.
+        /// The testnet's folder.
         folder: PathBuf,
     },
     /// The file system refused.
     #[error("cannot use {path}: {source}")]
     File {
-        /// The file.
+        /// The file or folder that failed.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The folder was not laid out.
+    /// The folder could not be laid out.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The folder's market is not readable.
+    /// The market file could not be read.
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// A node did not start.
@@ -81,28 +81,28 @@ pub enum SupervisorError {
     /// The supervisor does not stop.
     #[error("the supervisor (process {pid}) did not stop within {} s", DOWN_TIMEOUT.as_secs())]
     Stuck {
-        /// Its process id.
+        /// The supervisor's process id.
         pid: u32,
     },
 }
 
-/// What happened to a node of a supervised testnet.
+/// An incident of a node in a supervised testnet.
 #[derive(Clone, Debug)]
 pub enum Incident {
-    /// It ended by itself.
+    /// The named node ended by itself.
     Ended(String),
-    /// It was started again.
+    /// The named node was restarted.
     Restarted(String),
-    /// It could not be started again.
+    /// The named node could not be restarted, for this reason.
     NotRestarted(String, String),
 }
 
 impl Supervisor {
-    /// Lays the folder out, if it is new, and starts every node in it with `binary`. They serve
-    /// once [`Supervisor::ready`] has returned.
+    /// Lays the folder out, if it is new, and starts every node in it with `binary`. The nodes
+    /// serve once [`Supervisor::ready`] has returned.
     ///
     /// # Errors
-    /// When the folder cannot be used, or is in use.
+    /// If the folder cannot be used, or is in use.
     pub fn spawn(
         binary: &Path,
         folder: &Path,
@@ -129,16 +129,16 @@ impl Supervisor {
     /// Waits until every node serves.
     ///
     /// # Errors
-    /// The first that does not. The supervisor must still be stopped.
+    /// The first failure. You must still stop the supervisor.
     pub async fn ready(&mut self) -> Result<(), SupervisorError> {
         Ok(self.cluster.ready().await?)
     }
 
-    /// Starts another process beside the nodes, once these serve: started again like them, and
-    /// stopped first. Its log lies in `home`, a folder of the testnet.
+    /// Starts another process after the nodes serve. The supervisor restarts it like a node and
+    /// stops it first. Its log is in `home`, a folder of the testnet.
     ///
     /// # Errors
-    /// When it does not start. The supervisor must still be stopped.
+    /// If the process does not start. You must still stop the supervisor.
     pub async fn add(
         &mut self,
         binary: &Path,
@@ -155,12 +155,12 @@ impl Supervisor {
         Ok(self.cluster.add(recipe).await?)
     }
 
-    /// The nodes.
+    /// Returns the nodes.
     pub fn cluster(&mut self) -> &mut Cluster {
         &mut self.cluster
     }
 
-    /// Starts nodes that end again, until `stop` ends; then stops them all.
+    /// Restarts nodes that end until `stop` completes; then stops them all.
     pub async fn run(mut self, stop: impl Future<Output = ()>, mut tell: impl FnMut(Incident)) {
         tokio::pin!(stop);
         let mut pauses: BTreeMap<String, (Instant, Duration)> = BTreeMap::new();
@@ -191,7 +191,7 @@ impl Supervisor {
                         Incident::Restarted(name)
                     }
                     Err(error) => {
-                        // What keeps it from starting may pass, such as a disk that was full.
+                        // The reason of the failure may pass, for example a full disk.
                         wait(&mut pauses, &name);
                         Incident::NotRestarted(name, error.to_string())
                     }
@@ -204,12 +204,12 @@ impl Supervisor {
     /// Stops every node.
     pub async fn stop(self) {
         self.cluster.stop().await;
-        // The lock says whether a testnet runs; the file is a convenience.
+        // The lock shows whether a testnet runs; the file is a convenience.
         let _ = fs::remove_file(self.folder.join(PID_FILE));
     }
 }
 
-/// Has a node wait before it is started: the longer, the more often it ended lately.
+/// Makes a node wait before its restart: longer if it ended often lately.
 fn wait(pauses: &mut BTreeMap<String, (Instant, Duration)>, name: &str) {
     let last = pauses.get(name).copied();
     let pause = match last.filter(|(at, _)| at.elapsed() < RESTART_PAUSE_MAX * 2) {
@@ -236,10 +236,10 @@ pub fn down(folder: &Path) -> Result<(), SupervisorError> {
     Ok(())
 }
 
-/// The process id of the supervisor of `folder`, which runs.
+/// Returns the process id of the supervisor that runs for `folder`.
 ///
 /// # Errors
-/// When none does.
+/// If no supervisor runs.
 pub fn running(folder: &Path) -> Result<u32, SupervisorError> {
     let is_free = !folder.join(MARKET_FILE).exists() || lock(folder).is_ok();
     let pid = if is_free { None } else { pid(folder) };

@@ -1,5 +1,5 @@
-//! An answer in channels: `analysis` is what the model thinks, `final` what it says, and a part
-//! that goes to a function is a call of it.
+//! Reads an answer in channels: `analysis` holds the thought, `final` the text, and a part with a
+//! function as its recipient is a call.
 
 use serde_json::Map;
 
@@ -9,9 +9,9 @@ use crate::tools::{Tool, ToolCall};
 pub(super) const CHANNEL: &str = "<|channel|>";
 const MESSAGE: &str = "<|message|>";
 const START: &str = "<|start|>";
-/// What a part ends with.
+/// Marks that end a part.
 const ENDS: [&str; 4] = ["<|end|>", "<|call|>", "<|return|>", START];
-/// All marks, each a token.
+/// All marks; each is a token.
 pub(super) const MARKS: [&str; 7] = [
     CHANNEL,
     MESSAGE,
@@ -21,27 +21,27 @@ pub(super) const MARKS: [&str; 7] = [
     "<|return|>",
     "<|constrain|>",
 ];
-/// What the name of a function stands after.
+/// The text before the name of a function.
 const RECIPIENT: &str = "to=functions.";
 
-/// What a part is.
+/// The kind of a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
-    /// It is not known yet.
+    /// The reader has not seen the whole header yet.
     Header,
     Thought,
     Text,
-    /// Arguments of a call.
+    /// Arguments of a call to the named function.
     Call(String),
 }
 
-/// Reads parts.
+/// Reads the parts of an answer.
 #[derive(Clone, Debug)]
 pub(super) struct ChannelReader {
     names: Vec<String>,
     part: Part,
     held: String,
-    /// Calls so far: names, and arguments as text.
+    /// Calls so far: function names, and arguments as text.
     calls: Vec<(String, String)>,
 }
 
@@ -62,7 +62,7 @@ impl ChannelReader {
         read
     }
 
-    /// Reads on; whether a part began or ended.
+    /// Reads on and returns whether a part began or ended.
     fn advance(&mut self, read: &mut AnswerPiece) -> bool {
         if self.part == Part::Header {
             let Some((header, rest)) = self.held.split_once(MESSAGE) else {
@@ -102,12 +102,12 @@ impl ChannelReader {
         }
     }
 
-    /// What was held back, and the calls. One that is none is text.
+    /// Returns the text held back and the calls. An invalid call becomes text.
     pub(super) fn finish(mut self, id: impl Fn(usize) -> String) -> (AnswerPiece, Vec<ToolCall>) {
         let mut read = AnswerPiece::default();
         let held = std::mem::take(&mut self.held);
         match self.part {
-            // A model that writes no channels says what it says.
+            // If a model writes no channels, all it writes is text.
             Part::Header if !held.contains(CHANNEL) && !held.contains(START) => read.text = held,
             _ => self.tell(&held, &mut read),
         }
@@ -130,7 +130,7 @@ impl ChannelReader {
     }
 }
 
-/// What a header says of its part.
+/// Returns the kind of part that a header announces.
 fn part_of(header: &str) -> Part {
     if let Some((_, name)) = header.split_once(RECIPIENT) {
         let end = name.find(|letter: char| letter.is_whitespace() || letter == '<');

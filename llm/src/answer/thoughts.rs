@@ -1,19 +1,20 @@
-//! What a model thinks before it answers, between marks. Space around a thought is no part of it.
+//! Reads the thought that a model writes between marks before it answers, without the space around
+//! it.
 
 use super::{AnswerPiece, doubtful};
 
 pub(super) const BEGIN: &str = "<think>";
 pub(super) const END: &str = "</think>";
 
-/// Where an answer is.
+/// The reader's position in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ThoughtStage {
-    /// Before anything but space.
+    /// The reader has seen only space.
     Beginning,
-    /// In a thought of which nothing but space was read.
+    /// In a thought, after its mark and only space.
     ThoughtBegun,
     Thought,
-    /// After a thought, before anything but space.
+    /// After a thought and only space.
     AfterThought,
     Text,
 }
@@ -26,7 +27,7 @@ pub(super) struct ThoughtReader {
 }
 
 impl ThoughtReader {
-    /// The prompt may have begun the thought, or ended it.
+    /// Creates a reader. The prompt may have begun the thought, or ended it.
     pub(super) fn new(prompt: &str) -> Self {
         let prompt = prompt.trim_end();
         let place = match (prompt.ends_with(BEGIN), prompt.ends_with(END)) {
@@ -47,7 +48,7 @@ impl ThoughtReader {
         read
     }
 
-    /// Reads on; whether something changed.
+    /// Reads on and returns whether the state changed.
     fn advance(&mut self, read: &mut AnswerPiece) -> bool {
         let begun = self.held.trim_start();
         match self.place {
@@ -97,7 +98,7 @@ impl ThoughtReader {
         }
     }
 
-    /// What was held back: a thought that was not ended is one still.
+    /// Returns the text held back. A thought without an end mark is still a thought.
     pub(super) fn finish(self) -> AnswerPiece {
         let mut read = AnswerPiece::default();
         match self.place {

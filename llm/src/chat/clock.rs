@@ -1,4 +1,4 @@
-//! The date that a template says: Python's `strftime`, in the C locale, of a time in UTC.
+//! Formats the date in a template: Python's `strftime`, in the C locale, for a time in UTC.
 
 use std::fmt::Write;
 
@@ -28,25 +28,25 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-/// Letters of a short name.
+/// Letters of an abbreviated name.
 const SHORT: usize = 3;
 
-/// A day of the calendar, and the second of it.
+/// A day of the calendar, and the second within it.
 struct Moment {
     year: u64,
-    /// From 0.
+    /// Counted from 0.
     month: u64,
-    /// From 1.
+    /// Counted from 1.
     day: u64,
-    /// From 1.
+    /// Counted from 1.
     day_of_year: u64,
-    /// From Sunday.
+    /// Days since Sunday.
     weekday: u64,
     second: u64,
 }
 
 impl Moment {
-    /// Of so many seconds of Unix time.
+    /// Converts seconds of Unix time.
     fn of(seconds: u64) -> Self {
         let (days, second) = (seconds / DAY_SECONDS, seconds % DAY_SECONDS);
         let (mut year, mut left) = (1970, days);
@@ -84,9 +84,9 @@ fn month_days(year: u64, month: u64) -> u64 {
     }
 }
 
-/// A time as a format says it.
+/// Formats a time.
 pub(super) fn formatted(seconds: u64, format: &str) -> Result<String, Error> {
-    // Years are counted one by one: whoever passes a false time waits for no more than these.
+    // The loop counts years one by one, so this limit bounds the work for a wrong time.
     let moment = Moment::of(seconds.min(10_000 * 366 * DAY_SECONDS));
     let mut text = String::new();
     let mut letters = format.chars();
@@ -110,7 +110,7 @@ pub(super) fn formatted(seconds: u64, format: &str) -> Result<String, Error> {
     Ok(text)
 }
 
-/// A number without zeros before it.
+/// Formats a number without leading zeros.
 #[derive(Clone, Copy)]
 struct Bare;
 

@@ -1,27 +1,27 @@
-//! The filter `tojson` as Hugging Face's tools have it: Python's `json.dumps`.
+//! The filter `tojson` as Hugging Face's tools implement it: Python's `json.dumps`.
 
 use std::fmt::Write;
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 
-/// Values within values at most, as Python's own bound on recursion is near.
+/// Maximum nesting of values: close to Python's own recursion limit.
 const DEPTH_MAX: usize = 200;
-/// Spaces of one step at most.
+/// Maximum spaces of one indentation step.
 const INDENT_MAX: usize = 64;
 
-/// How JSON is written.
+/// Format options of the JSON.
 struct Form {
-    /// What a line begins with for each step it is within; all is on one line without.
+    /// Indentation for each level; `None` writes everything on one line.
     indent: Option<String>,
     item: String,
     key: String,
-    /// Whether letters beyond ASCII are escaped.
+    /// Whether non-ASCII letters are escaped.
     is_ascii: bool,
     is_sorted: bool,
 }
 
-/// A value as JSON. The arguments are those that templates may give, in this order or by name:
+/// Converts a value to JSON. A template may pass these arguments in this order or by name:
 /// `ensure_ascii`, `indent`, `separators`, `sort_keys`.
 pub(super) fn text(value: &Value, placed: Rest<Value>, named: Kwargs) -> Result<String, Error> {
     if placed.len() > 4 {
@@ -56,7 +56,7 @@ pub(super) fn text(value: &Value, placed: Rest<Value>, named: Kwargs) -> Result<
     Ok(text)
 }
 
-/// What a line begins with for each step.
+/// Returns the indentation for each level.
 fn step(given: &Value) -> Result<String, Error> {
     if let Some(text) = given.as_str() {
         return Ok(text.to_owned());
@@ -165,7 +165,7 @@ impl Form {
     }
 }
 
-/// The key of an object: numbers and the like as JSON has them.
+/// Returns the key of an object as text: numbers and the like as JSON writes them.
 fn key_text(key: &Value) -> String {
     match key.kind() {
         ValueKind::None => "null".to_owned(),
@@ -179,7 +179,7 @@ fn key_text(key: &Value) -> String {
     }
 }
 
-/// A number as Python has it: the shortest digits, with an exponent where it is large or small.
+/// Writes a number as Python does: the shortest digits, with an exponent if it is large or small.
 fn write_number(out: &mut String, value: &Value) {
     let float = match value.is_integer() {
         true => None,

@@ -1,10 +1,10 @@
-//! Methods of Python's texts, and filters of Jinja, that the engine does not know.
+//! Methods of Python strings and filters of Jinja that the template engine lacks.
 
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
-/// Letters that a text is filled up to at most.
+/// Maximum letters of a padded text.
 const WIDTH_MAX: usize = 10_000;
 
 /// Calls a method of a value.
@@ -65,7 +65,7 @@ pub(super) fn call(
     }
 }
 
-/// The filter `wordcount`.
+/// Counts words: the filter `wordcount`.
 pub(super) fn count_words(text: &str) -> usize {
     let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
     text.split(|letter| !is_part(letter))
@@ -77,7 +77,7 @@ fn wrong(message: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
-/// What comes before a mark, the mark, and what comes after it.
+/// Splits a text into the parts before the mark, the mark, and the part after it.
 fn parted(text: &str, mark: &str, is_last: bool) -> [Value; 3] {
     let found = match is_last {
         true => text.rsplit_once(mark),
@@ -90,7 +90,7 @@ fn parted(text: &str, mark: &str, is_last: bool) -> [Value; 3] {
     }
 }
 
-/// A text cut at marks, or at spaces, so often at most and from its end.
+/// Splits a text at marks, or at spaces, starting from its end and at most this many times.
 fn split_from_end(text: &str, mark: Option<&str>, most: Option<i64>) -> Vec<Value> {
     let most = most
         .and_then(|it| usize::try_from(it).ok())
@@ -125,7 +125,7 @@ fn turned(letter: char) -> char {
     other.unwrap_or(letter)
 }
 
-/// Letters that a text lacks of a width.
+/// Returns the number of letters missing to a width.
 fn missing(text: &str, width: usize) -> Result<usize, Error> {
     match width <= WIDTH_MAX {
         true => Ok(width.saturating_sub(text.chars().count())),
@@ -139,7 +139,7 @@ fn filled(text: &str, method: &str, missing: usize, fill: char) -> String {
         "ljust" => text.to_owned() + &fill(missing),
         "rjust" => fill(missing) + text,
         _ => {
-            // As Python has it: of an odd number one more goes where the width's parity says.
+            // As in Python: the parity of the width decides which side gets the extra letter.
             let width = missing + text.chars().count();
             let before = missing / 2 + (missing & width & 1);
             fill(before) + text + &fill(missing - before)

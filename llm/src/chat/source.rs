@@ -1,22 +1,21 @@
-//! A template's source as the engine reads it: what Hugging Face's tools know and the engine does
-//! not is written in its words.
+//! Rewrites a template's source for the engine: features of Hugging Face's tools that the engine
+//! lacks become ones that it has.
 //!
-//! - `{% generation %}`, which marks what a model is trained on, becomes a scope of names.
-//! - `'a text' % values` becomes the filter `format`, which is the same.
-//! - What may be lists that are joined is counted ([`super::sums`]).
+//! - `{% generation %}`, which marks the text that a model is trained on, becomes a scope of names.
+//! - `'a text' % values` becomes the equivalent filter `format`.
+//! - Operands of `+` that may be lists pay fuel ([`super::sums`]).
 
 use std::ops::Range;
 
 use super::sums::{counted_in, text_end};
 
-/// Texts that are filled in with texts that are filled in, and so on, at most. In deeper ones `%`
-/// stays, and the engine refuses it.
+/// Maximum nesting of formatted texts. Deeper ones keep their `%`, and the engine refuses them.
 const DEPTH_MAX: usize = 16;
 
-/// What a block begins and ends with.
+/// Marks that begin and end a block.
 const BLOCKS: [(&str, &str); 3] = [("{%", "%}"), ("{{", "}}"), ("{#", "#}")];
 
-/// The source in the engine's words.
+/// Returns the source as the engine reads it.
 pub(super) fn adapted(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut at = 0;
@@ -52,7 +51,7 @@ pub(super) fn adapted(source: &str) -> String {
     text
 }
 
-/// Where the next block begins, and which it is.
+/// Returns the position of the next block and the index of its kind.
 fn next_block(source: &str, from: usize) -> Option<(usize, usize)> {
     let mut braces = source[from..].match_indices('{').map(|(at, _)| from + at);
     braces.find_map(|at| {
@@ -61,14 +60,15 @@ fn next_block(source: &str, from: usize) -> Option<(usize, usize)> {
     })
 }
 
-/// The first word of a block.
+/// Returns the first word of a block.
 fn word(code: &str) -> &str {
     code.trim_start_matches(['-', '+'])
         .trim_end_matches(['-', '+'])
         .trim()
 }
 
-/// Where a block ends that begins here: no closing mark in a text or in brackets ends it.
+/// Returns the end of the block that begins here. A closing mark in a string or in brackets does
+/// not end it.
 fn block_end(source: &str, from: usize, close: &str) -> usize {
     let (mut at, mut depth) = (from, 0usize);
     while let Some(letter) = source[at..].chars().next() {
@@ -89,8 +89,8 @@ fn block_end(source: &str, from: usize, close: &str) -> usize {
     source.len()
 }
 
-/// Code in which texts that are filled in with `%` are filled in by the filter `format`, so many of
-/// them within each other.
+/// Returns the code with `%` on texts replaced by the filter `format`, up to `depth` levels of
+/// nesting.
 fn formatted(code: &str, depth: usize) -> String {
     let (mut text, mut at) = (String::with_capacity(code.len()), 0);
     while let Some(letter) = code[at..].chars().next() {
@@ -114,7 +114,7 @@ fn formatted(code: &str, depth: usize) -> String {
     text
 }
 
-/// The expression that fills in the text that ends here, if one does.
+/// Returns the range of the formatting expression after the text that ends here, if there is one.
 fn filling(code: &str, from: usize) -> Option<Range<usize>> {
     let rest = code[from..].trim_start().strip_prefix('%')?;
     let begin = code.len() - rest.trim_start().len();
@@ -134,7 +134,7 @@ fn filling(code: &str, from: usize) -> Option<Range<usize>> {
     }
 }
 
-/// Where a name, a number, a text or what stands in brackets ends.
+/// Returns the end of a name, a number, a text or a bracketed expression.
 fn primary_end(code: &str, begin: usize) -> Option<usize> {
     match code[begin..].chars().next()? {
         '\'' | '"' => Some(text_end(code, begin)),
@@ -150,7 +150,7 @@ fn name_end(code: &str, begin: usize) -> Option<usize> {
     (length > 0).then_some(begin + length)
 }
 
-/// Where a bracket is closed that is opened here.
+/// Returns the end of the bracket that opens here.
 fn bracket_end(code: &str, begin: usize) -> usize {
     let close = match code.as_bytes()[begin] {
         b'(' => ")",
@@ -161,7 +161,7 @@ fn bracket_end(code: &str, begin: usize) -> usize {
     (end + 1).min(code.len())
 }
 
-/// A tuple is several values, anything else one.
+/// Returns the arguments in a value: a tuple is several, anything else is one.
 fn arguments(values: &str) -> &str {
     let inner = values.strip_prefix('(').and_then(|it| it.strip_suffix(')'));
     let inner = inner.filter(|_| bracket_end(values, 0) == values.len());

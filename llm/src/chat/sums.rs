@@ -1,33 +1,34 @@
-//! Sums of lists, which the engine makes without fuel: each of their operands is counted.
+//! Charges fuel for list sums, which the engine computes for free.
 //!
-//! The engine pays for what texts, filters and loops make, yet `list + list` copies as many values
-//! as it likes. So in a template's source the operands of `+` pass a filter, which takes fuel for
-//! the values of lists and nothing else.
+//! The engine charges for texts, filters and loops, yet `list + list` copies any number of values.
+//! So this module passes the operands of `+` in a template's source through a filter that takes
+//! fuel for the values of lists and does nothing else.
 
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
-/// The filter of the operands: no template has it.
+/// The filter for operands; no template defines this name.
 const FILTER: &str = "souk_summand";
 
-/// Values of a list that a unit of fuel pays for, which pays for 64 bytes too.
+/// Values of a list that one unit of fuel pays for; it also pays for 64 bytes.
 const VALUES_A_FUEL: usize = 2;
 
-/// Brackets within brackets at most: the engine refuses templates with more.
+/// Maximum nesting of brackets: the engine refuses templates with more.
 const DEPTH_MAX: usize = 150;
 
-/// Words between two expressions: they come behind an operand. Where one is to come they are names.
+/// Words between two expressions: they follow an operand. In the place of an operand they are
+/// names.
 const BETWEEN: [&str; 7] = ["and", "else", "if", "in", "not", "or", "recursive"];
 
-/// Has an environment count lists that are joined.
+/// Makes an environment charge for joined lists.
 pub(super) fn count_in(environment: &mut Environment<'_>) {
     environment.add_filter(FILTER, counted);
     environment.add_filter("sum", sum);
-    // It joins lists too, lazily and without end; Jinja has none.
+    // This filter also joins lists, lazily and without end; Jinja does not have it.
     environment.remove_filter("chain");
 }
 
-/// An operand of a sum, paid for where it is a list.
+/// Returns an operand of a sum after paying for it if it is a list.
 fn counted(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
     if !is_list(&value) {
         return Ok(value);
@@ -37,7 +38,7 @@ fn counted(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
         pay(values)?;
         return Ok(value);
     }
-    // How long it is shows as it is gone through.
+    // Only iterating shows the length of such a value.
     let mut values = Vec::new();
     for item in value.try_iter()? {
         pay(1)?;
@@ -46,7 +47,7 @@ fn counted(state: &State<'_, '_>, value: Value) -> Result<Value, Error> {
     Ok(values.into())
 }
 
-/// The filter `sum`, of numbers and texts alone.
+/// The filter `sum`, for numbers and texts only.
 fn sum(
     state: &State<'_, '_>,
     values: Value,
@@ -66,8 +67,8 @@ fn is_list(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable)
 }
 
-/// A block's code in which the operands of sums that may be of lists are counted. A statement's
-/// first word says what it is.
+/// Returns a block's code with the operands of possible list sums wrapped in the filter. The first
+/// word of a statement is its keyword.
 pub(super) fn counted_in(block: &str, is_statement: bool) -> String {
     let is_mark = |letter: char| matches!(letter, '-' | '+');
     let begin = usize::from(block.starts_with(is_mark));
@@ -84,19 +85,19 @@ pub(super) fn counted_in(block: &str, is_statement: bool) -> String {
     format!("{}{sums}{}", &block[..begin + first], &block[end..])
 }
 
-/// The sums between two brackets, as they are gone through.
+/// The sums between two brackets during the scan.
 #[derive(Default)]
 struct Sums {
-    /// What is over.
+    /// Finished text.
     text: String,
-    /// Operands before this one, each with the sign behind it.
+    /// Earlier operands of this sum, each with the sign after it.
     chain: Vec<(String, char)>,
-    /// The operand that is gone through.
+    /// The current operand.
     operand: String,
 }
 
 impl Sums {
-    /// The code with its operands counted; none where the engine refuses it for its depth.
+    /// Wraps the operands in the code. Returns none if the engine refuses the code for its depth.
     fn of(code: &str) -> Option<String> {
         let (mut outer, mut sums, mut at) = (Vec::new(), Self::default(), 0);
         while let Some(letter) = code[at..].chars().next() {
@@ -124,7 +125,7 @@ impl Sums {
             }
             at = end;
         }
-        // What is never closed is no template.
+        // Code with an unclosed bracket is no valid template.
         while let Some(mut before) = outer.pop() {
             sums.end("");
             before.operand.push_str(&sums.text);
@@ -134,15 +135,16 @@ impl Sums {
         Some(sums.text)
     }
 
-    /// Whether there is something before a sign or a word, so that it is none of an operand.
+    /// Returns whether an operand precedes a sign or a word, so that the sign or word is not part
+    /// of one.
     fn has_operand(&self) -> bool {
         let last = self.operand.trim_end().chars().next_back();
         last.is_some_and(|last| is_part(last) || matches!(last, ')' | ']' | '}' | '\'' | '"'))
     }
 
-    /// Whether a word is between two expressions, or before one.
+    /// Returns whether a word is between two expressions, or before one.
     fn is_between(&self, word: &str) -> bool {
-        // First, as what comes below looks back over all spaces.
+        // This check comes first because the code below looks back over all spaces.
         if !BETWEEN.contains(&word) {
             return false;
         }
@@ -156,13 +158,13 @@ impl Sums {
         self.chain.push((std::mem::take(&mut self.operand), sign));
     }
 
-    /// The sum is over, and this is behind it.
+    /// Ends the sum and appends the token that follows it.
     fn end(&mut self, token: &str) {
         let signs: Vec<char> = self.chain.iter().map(|(_, sign)| *sign).collect();
         let operands = self.chain.drain(..).map(|(operand, _)| operand);
         let last = std::mem::take(&mut self.operand);
         let operands: Vec<String> = operands.chain([last]).collect();
-        // Behind a text or a number only such come.
+        // Only texts and numbers can be added to a text or a number.
         let may_be_lists = !operands.iter().take(2).any(|operand| is_plain(operand));
         let is_counted = signs.first() == Some(&'+') && may_be_lists;
         for (at, operand) in operands.iter().enumerate() {
@@ -176,7 +178,7 @@ impl Sums {
     }
 }
 
-/// An operand that is counted.
+/// Returns the operand wrapped in the filter.
 fn counted_operand(operand: &str) -> String {
     let begin = operand.len() - operand.trim_start().len();
     let end = operand.trim_end().len().max(begin);
@@ -184,7 +186,7 @@ fn counted_operand(operand: &str) -> String {
     format!("{before}(({})|{FILTER}){after}", &operand[begin..end])
 }
 
-/// Whether an operand is a text or a number as it stands.
+/// Returns whether an operand is a literal text or number.
 fn is_plain(operand: &str) -> bool {
     let operand = operand.trim();
     match operand.chars().next() {
@@ -205,7 +207,7 @@ fn is_number_part(letter: char) -> bool {
     is_part(letter) || letter == '.'
 }
 
-/// Where a word or a number ends that begins here; the sign of an exponent is a part of it.
+/// Returns the end of the word or number that begins here. The sign of an exponent is part of it.
 fn word_end(code: &str, begin: usize) -> usize {
     let rest = &code[begin..];
     let length = |rest: &str| rest.find(|letter| !is_part(letter)).unwrap_or(rest.len());
@@ -222,7 +224,7 @@ fn word_end(code: &str, begin: usize) -> usize {
     }
 }
 
-/// Where a text ends that begins with a quote here.
+/// Returns the end of the text whose quote is here.
 pub(super) fn text_end(code: &str, begin: usize) -> usize {
     let quote = code.as_bytes()[begin];
     let mut bytes = code.bytes().enumerate().skip(begin + 1);

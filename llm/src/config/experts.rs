@@ -1,4 +1,4 @@
-//! The experts of decoders that are mixtures: of many feed-forward parts, each row has a few.
+//! The experts of mixture models: each row uses a few of many feed-forward parts.
 
 use serde::Deserialize;
 
@@ -7,19 +7,19 @@ use super::{Architecture, ConfigError, NUMBER_MAX, refused};
 /// The experts of each layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Experts {
-    /// How many there are.
+    /// Number of experts.
     pub count: usize,
-    /// How many of them each row has.
+    /// Experts that each row uses.
     pub used: usize,
-    /// Width within one.
+    /// Inner width of an expert.
     pub feed_forward: usize,
-    /// Whether the shares of those that a row has come to one.
+    /// Whether the weights of a row's experts sum to one.
     pub is_whole: bool,
-    /// Width within the one that all rows have, if there is one.
+    /// Inner width of the shared expert, if there is one.
     pub shared: Option<usize>,
 }
 
-/// What `config.json` says of experts.
+/// The fields of `config.json` about experts.
 #[derive(Deserialize)]
 pub(super) struct ExpertsFile {
     num_local_experts: Option<usize>,
@@ -35,7 +35,8 @@ pub(super) struct ExpertsFile {
 }
 
 impl ExpertsFile {
-    /// Those of a family that has them, of whose other parts `feed_forward` is the width.
+    /// Returns the experts of a mixture family, where `feed_forward` is the width of its other
+    /// parts.
     pub fn experts(
         &self,
         architecture: Architecture,
@@ -45,7 +46,7 @@ impl ExpertsFile {
         if !is_mixtral {
             self.check_features()?;
         }
-        // What a file does not say is none, and refused as that.
+        // A missing number is zero, and the check refuses it.
         let (count, width) = match is_mixtral {
             true => (self.num_local_experts, Some(feed_forward)),
             false => (self.num_experts, self.moe_intermediate_size),
@@ -60,8 +61,8 @@ impl ExpertsFile {
         })
     }
 
-    /// Layers without experts, and windows of some layers, which tools have understood in more
-    /// ways than one.
+    /// Refuses layers without experts and windows in some layers, because tools interpret them
+    /// differently.
     fn check_features(&self) -> Result<(), ConfigError> {
         if let Some(step) = self.decoder_sparse_step.filter(|step| *step != 1) {
             return refused("decoder_sparse_step", &step.to_string());
@@ -80,10 +81,10 @@ impl ExpertsFile {
 }
 
 impl Experts {
-    /// The same, if they can be.
+    /// Returns these experts if they are possible.
     ///
     /// # Errors
-    /// [`ConfigError::Number`].
+    /// [`ConfigError::Number`] if a number is not.
     pub(super) fn checked(self) -> Result<Self, ConfigError> {
         let numbers = [
             ("num_experts", self.count),

@@ -1,4 +1,4 @@
-//! `config.json` as a decoder in numbers.
+//! Reads `config.json`.
 
 use serde::{Deserialize, Deserializer};
 
@@ -6,13 +6,13 @@ use super::experts::ExpertsFile;
 use super::rotary::{Rotary, Scaling};
 use super::{Architecture, Config, ConfigError, Experts, LocalLayers, Window, refused};
 
-/// What says which family's the rest of the file is.
+/// The field that names the family, which decides how to read the rest.
 #[derive(Deserialize)]
 struct Family {
     model_type: String,
 }
 
-/// `config.json`, of which only this is read.
+/// The fields of `config.json` that souk reads.
 #[derive(Deserialize)]
 struct ConfigFile {
     hidden_size: usize,
@@ -29,7 +29,7 @@ struct ConfigFile {
     rope_theta: Option<f64>,
     rope_local_base_freq: Option<f64>,
     rope_scaling: Option<Scaling>,
-    /// Where newer tools put what is said of positions.
+    /// Newer tools put the rotary settings here.
     rope_parameters: Option<Scaling>,
     hidden_act: Option<String>,
     hidden_activation: Option<String>,
@@ -50,7 +50,7 @@ struct ConfigFile {
     attention_bias: bool,
 }
 
-/// What is there, be it `null`: that is another thing than nothing.
+/// Deserialises a present value, which may be `null`: that differs from an absent one.
 fn said<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<f32>>, D::Error> {
     Option::deserialize(from).map(Some)
 }
@@ -59,12 +59,12 @@ impl Config {
     /// Reads `config.json`.
     ///
     /// # Errors
-    /// [`ConfigError`], naming what is not known rather than passing over it.
+    /// [`ConfigError`]; it names an unsupported feature instead of ignoring it.
     pub fn read(json: &[u8]) -> Result<Self, ConfigError> {
         let family: Family = serde_json::from_slice(json)?;
         let architecture = match family.model_type.as_str() {
             "gemma3_text" => Architecture::Gemma3,
-            // It sees pictures as well.
+            // This model also reads images.
             "gemma3" => return Err(ConfigError::Architecture(family.model_type)),
             other => Architecture::named(other)?,
         };
@@ -139,7 +139,7 @@ impl ConfigFile {
         if self.mlp_bias {
             return refused("mlp_bias", "true");
         }
-        // Qwen 2 has its biases without saying so.
+        // Qwen 2 has biases even if the file does not say so.
         if self.attention_bias && !architecture.has_biases() {
             return refused("attention_bias", "true");
         }
@@ -153,7 +153,7 @@ impl ConfigFile {
         }
     }
 
-    /// What is said of positions, and of those in layers that have a window.
+    /// Returns the rotary settings of full layers and of layers with a window.
     fn scalings(&mut self) -> (Option<Scaling>, Option<Scaling>) {
         let whole = self.rope_parameters.take().or(self.rope_scaling.take());
         let (mut scaling, local) = match whole {
@@ -172,7 +172,7 @@ impl ConfigFile {
         (scaling, local)
     }
 
-    /// Positions past which its angles would be others.
+    /// Returns the number of positions beyond which the angles change, if they do.
     fn bound(&self, scaling: Option<&Scaling>) -> Option<usize> {
         let long = scaling.filter(|scaling| scaling.is_long());
         let original = long.and_then(|scaling| scaling.original_max_position_embeddings);
@@ -196,7 +196,7 @@ impl ConfigFile {
         Rotary::plain(width, base.unwrap_or(otherwise))
     }
 
-    /// The window, if there is one and layers have it.
+    /// Returns the window, if the model uses one.
     fn window(
         &self,
         architecture: Architecture,

@@ -1,25 +1,25 @@
-//! Positions told by turning pairs of numbers.
+//! Rotary encoding: it marks positions by rotating pairs of numbers.
 
 use serde::Deserialize;
 
 use super::{ConfigError, NUMBER_MAX};
 
-/// How positions are told.
+/// The rotary encoding of positions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rotary {
-    /// Numbers of a head that are turned, from its first on.
+    /// How many numbers of a head rotate, starting from the first.
     pub width: usize,
     /// The base of the angles' geometric series.
     pub base: f64,
-    /// Whether a pair are neighbours; else they are half the width apart.
+    /// Whether pairs are neighbours; otherwise they are half the width apart.
     pub interleaved: bool,
-    /// What each pair's angle is divided by; one where there are none.
+    /// The divisor of each pair's angle; if empty, all are one.
     pub divisors: Vec<f64>,
-    /// What is turned grows by this.
+    /// Factor of the rotated numbers.
     pub factor: f64,
 }
 
-/// How `config.json` scales angles.
+/// The scaling of angles in `config.json`.
 #[derive(Deserialize)]
 pub(super) struct Scaling {
     #[serde(alias = "type")]
@@ -32,12 +32,12 @@ pub(super) struct Scaling {
     pub original_max_position_embeddings: Option<f64>,
     short_factor: Option<Vec<f64>>,
     attention_factor: Option<f64>,
-    /// The same of layers without a window, and of those with one, where they are parted.
+    /// Separate settings of full layers and of layers with a window, if the file has them.
     pub full_attention: Option<Box<Scaling>>,
     pub sliding_attention: Option<Box<Scaling>>,
 }
 
-/// A number that has to be there.
+/// Returns a required value, or the error that names its key.
 fn stated<T>(key: &'static str, value: Option<T>) -> Result<T, ConfigError> {
     let missing = || ConfigError::Feature {
         key,
@@ -47,12 +47,12 @@ fn stated<T>(key: &'static str, value: Option<T>) -> Result<T, ConfigError> {
 }
 
 impl Scaling {
-    /// Whether angles are others past the positions that the model was first made for.
+    /// Returns whether angles change beyond the positions that the model was first made for.
     pub fn is_long(&self) -> bool {
         matches!(self.rope_type.as_deref(), Some("longrope" | "su"))
     }
 
-    /// Puts what it says into plain angles of a model with so many positions.
+    /// Applies this scaling to the plain angles of a model with this many positions.
     pub fn apply(&self, rotary: &mut Rotary, positions: usize) -> Result<(), ConfigError> {
         let pairs = rotary.width / 2;
         match self.rope_type.as_deref() {
@@ -81,7 +81,7 @@ impl Scaling {
         Ok(())
     }
 
-    /// Slow pairs are slowed, quick ones left, and what is between is mixed.
+    /// Slows slow pairs, keeps quick ones, and interpolates between.
     fn llama_3(&self, rotary: &Rotary) -> Result<Vec<f64>, ConfigError> {
         let factor = stated("rope_scaling.factor", self.factor)?;
         let low = stated("rope_scaling.low_freq_factor", self.low_freq_factor)?;
@@ -91,7 +91,7 @@ impl Scaling {
             let wave = std::f64::consts::TAU / rotary.frequency(pair);
             let turns = original / wave;
             let share = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-            // Frequencies, not divisors, are mixed.
+            // Interpolates frequencies, not divisors.
             1.0 / (share + (1.0 - share) / factor)
         };
         Ok((0..rotary.width / 2).map(divisor).collect())
@@ -102,7 +102,7 @@ impl Scaling {
         stated(key, self.original_max_position_embeddings)
     }
 
-    /// What queries and keys grow by where the angles are those of so many positions more.
+    /// Returns the factor of queries and keys for angles that cover this many positions.
     fn long_factor(&self, positions: usize) -> Result<f64, ConfigError> {
         let original = self.original()?;
         let times = self.factor.unwrap_or(positions as f64 / original);
@@ -112,10 +112,10 @@ impl Scaling {
 }
 
 impl Rotary {
-    /// Angles that nothing scales.
+    /// Returns angles without scaling.
     ///
     /// # Errors
-    /// [`ConfigError::Number`]: numbers that are no pairs, or too many to have a divisor each.
+    /// [`ConfigError::Number`] if the width is no pairs, or has too many pairs.
     pub fn plain(width: usize, base: f64) -> Result<Self, ConfigError> {
         if width == 0 || width > NUMBER_MAX || !width.is_multiple_of(2) {
             let (key, value) = ("head_dim", width);
@@ -130,12 +130,12 @@ impl Rotary {
         })
     }
 
-    /// The angle of a pair at position 1, not divided.
+    /// Returns the angle of a pair at position 1, not divided.
     fn frequency(&self, pair: usize) -> f64 {
         self.base.powf(-2.0 * pair as f64 / self.width as f64)
     }
 
-    /// Cosines and sines for each position and pair of a head.
+    /// Returns the cosines and sines of each position and pair of a head.
     #[must_use]
     pub fn tables(&self, positions: usize) -> [Vec<f32>; 2] {
         let half = self.width / 2;

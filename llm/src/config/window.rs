@@ -1,31 +1,31 @@
-//! Layers whose tokens see no further back than a window.
+//! Sliding-window layers, whose tokens see a limited number of positions.
 
 use super::Rotary;
 
-/// A window, and which layers have it.
+/// A window, and the layers that have it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Window {
-    /// Positions that a token sees, its own among them.
+    /// Positions that a token sees, including its own.
     pub positions: usize,
-    /// The layers that have it.
+    /// The layers that have the window.
     pub layers: LocalLayers,
-    /// How positions are told in them, where it is another way than in the others.
+    /// The rotary encoding in these layers, if it differs from the other layers'.
     pub rotary: Option<Rotary>,
 }
 
-/// Which layers are local.
+/// The set of local layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LocalLayers {
-    /// From this one on.
+    /// All layers from this one on.
     From(usize),
-    /// All but each last of so many.
+    /// All but the last of each group of this size.
     AllButLastOf(usize),
-    /// Those of which it is said.
+    /// One flag for each layer.
     Listed(Vec<bool>),
 }
 
 impl LocalLayers {
-    /// Whether a layer is.
+    /// Returns whether a layer is local.
     #[must_use]
     pub fn has(&self, layer: usize) -> bool {
         match self {

@@ -1,7 +1,7 @@
-//! A decoder that draws the tokens after its rows itself.
+//! Makes a decoder draw the tokens after its rows itself.
 //!
-//! Logits are hundreds of times what a token is, so they are told where they are asked for alone.
-//! The token is fed to the next request, which may leave its own out.
+//! Logits are hundreds of times larger than a token, so the decoder returns them only on request.
+//! It feeds the token to the next request, which may omit its own.
 
 use bytes::Bytes;
 use souk_memory::DType;
@@ -13,22 +13,22 @@ use souk_onnx::{
 
 use super::{LOGITS, TOKENS};
 
-/// Which of the logits are told: `[told]`.
+/// Input of the rows whose logits the decoder returns: `[told]`.
 pub const TOLD: &str = "told_rows";
-/// How the token after each of the rows is drawn: `[numbers]`, as
-/// [`Sampling::numbers`](crate::sampling::Sampling::numbers) has them.
+/// Input of the numbers that control how the token after each row is drawn: `[numbers]`, as
+/// [`Sampling::numbers`](crate::sampling::Sampling::numbers) returns them.
 pub const SAMPLING: &str = "sampling";
-/// What is drawn: `[1, rows]`.
+/// Output of drawn tokens: `[1, rows]`.
 pub const DRAWN: &str = "drawn";
 
 /// The logits of all rows.
 const LOGITS_ALL: &str = "logits.all";
 
-/// The model of a decoder, of which tokens are drawn and logits told: its outputs that are no
-/// states are then [`DRAWN`] and those of [`LOGITS`] that are asked for.
+/// Converts a decoder's model to one that draws tokens. Its outputs other than states are then
+/// [`DRAWN`] and the requested part of [`LOGITS`].
 ///
 /// # Errors
-/// [`DecodeError`]: it is no model.
+/// [`DecodeError`] if the bytes are no model.
 pub fn drawing(model: Bytes) -> Result<Bytes, DecodeError> {
     let mut model = decode(model)?;
     if model.opset(DOMAIN).is_none() {
@@ -38,7 +38,7 @@ pub fn drawing(model: Bytes) -> Result<Bytes, DecodeError> {
     Ok(encode(&model))
 }
 
-/// The version of souk's own operators.
+/// Returns the version of souk's own operators.
 pub(super) fn own_operators() -> OperatorSetIdProto {
     OperatorSetIdProto {
         domain: Some(DOMAIN.to_owned()),
@@ -85,7 +85,7 @@ fn draw(graph: &mut GraphProto) {
     graph.output.insert(0, port(DRAWN, DType::I64, rows));
 }
 
-/// A node called as its output.
+/// Gives a node the name of its output.
 fn named(node: NodeProto) -> NodeProto {
     NodeProto {
         name: node.output.first().cloned(),

@@ -1,8 +1,8 @@
-//! The feed-forward part of a mixture of experts.
+//! Builds the feed-forward part of a mixture of experts.
 //!
-//! A router gives each row shares of all experts. The row goes through those with the largest, and
-//! what they make is added up by their shares; where there is one expert for all rows, what it
-//! makes is added as far as a gate of its own lets it through.
+//! A router weights all experts for each row. The experts with the largest weights process the row,
+//! and the graph adds their outputs by weight. If there is a shared expert for all rows, a gate
+//! scales its output before the sum.
 
 use super::DecoderGraph;
 use crate::config::Experts;
@@ -43,7 +43,7 @@ impl DecoderGraph<'_> {
         }
     }
 
-    /// Products with the matrices, of these sizes, that rows chose.
+    /// Adds products with the matrices of these sizes that each row selected.
     fn routed(
         &mut self,
         name: &str,
@@ -54,8 +54,8 @@ impl DecoderGraph<'_> {
         Ok(self.nodes.routed([from, &stack, chosen], name))
     }
 
-    /// The shares of the experts that rows go through, `[1, sequence, used, 1]`, and which they
-    /// are, `[1, sequence, used]`.
+    /// Adds the router: returns the weights of each row's experts, `[1, sequence, used, 1]`, and
+    /// the experts' indices, `[1, sequence, used]`.
     fn chosen(
         &mut self,
         experts: &Experts,

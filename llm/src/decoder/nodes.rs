@@ -1,4 +1,4 @@
-//! Nodes and weights of a graph as they are written.
+//! Nodes and weights of a graph under construction.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,23 @@ use souk_onnx::{routing, states};
 
 use crate::weights::{BLOCK, Weight, WeightError, Weights};
 
-/// How queries look at what they see.
+/// Settings of attention.
 pub(super) struct Look {
-    /// Positions that a token sees, if not all.
+    /// Positions that a token sees; `None` for all.
     pub window: Option<usize>,
-    /// What scores are multiplied by, if not by what is usual.
+    /// Factor of scores, if not the usual one.
     pub factor: Option<f32>,
-    /// What they stay below.
+    /// Upper limit of scores.
     pub limit: Option<f32>,
 }
 
-/// The nodes so far, in order, and the weights still to be placed.
+/// The nodes so far, in order, and the weights that no node uses yet.
 pub(super) struct Nodes {
     nodes: Vec<NodeProto>,
     initializers: Vec<TensorProto>,
     contents: BTreeMap<ContentId, Bytes>,
     weights: Weights,
-    /// The values of matrices that are placed, by name.
+    /// The values of matrices already added, by name.
     placed: BTreeMap<String, String>,
 }
 
@@ -44,10 +44,10 @@ impl Nodes {
         }
     }
 
-    /// The graph, and the contents its weights name.
+    /// Returns the graph and the contents that its weights name.
     ///
     /// # Errors
-    /// [`WeightError::Unused`]: a model with more weights is another model.
+    /// [`WeightError::Unused`] if weights remain: a model with more weights is another model.
     pub fn finish(
         self,
         input: Vec<ValueInfoProto>,
@@ -67,12 +67,12 @@ impl Nodes {
         Ok((graph, self.contents))
     }
 
-    /// Whether there is a weight of this name that is not placed yet.
+    /// Returns whether an unused weight has this name.
     pub fn has(&self, name: &str) -> bool {
         self.weights.contains_key(name)
     }
 
-    /// Adds a node with integer attributes; gives its output's name, which is `name`.
+    /// Adds a node with integer attributes and returns its output's name, which is `name`.
     pub fn add(
         &mut self,
         operator: &str,
@@ -90,7 +90,8 @@ impl Nodes {
         name.to_owned()
     }
 
-    /// A state with rows written to it along its third axis: the output is its next value.
+    /// Adds a state with rows written along its third axis and returns the output, which is its
+    /// next value.
     pub fn kept(&mut self, inputs: &[&str], name: &str) -> String {
         let name = self.add("TensorScatter", inputs, name, &[("axis", -2)]);
         let node = self.nodes.last_mut().expect("one was just added");
@@ -98,13 +99,13 @@ impl Nodes {
         name
     }
 
-    /// The decoder may be cut at what was added last.
+    /// Marks the last output as a place where a planner may cut the decoder.
     pub fn may_cut(&mut self) {
         let node = self.nodes.last_mut().expect("one was added");
         node.metadata_props.push(states::cut_entry(0));
     }
 
-    /// A root mean square norm over the last axis.
+    /// Adds a root mean square norm over the last axis.
     pub fn norm(&mut self, from: &str, scale: &str, name: &str, epsilon: f32) -> String {
         let name = self.add("RMSNormalization", &[from, scale], name, &[("axis", -1)]);
         let node = self.nodes.last_mut().expect("one was just added");
@@ -117,12 +118,12 @@ impl Nodes {
         name
     }
 
-    /// What queries find in caches.
+    /// Adds attention: the result of queries on the caches.
     pub fn attention(&mut self, inputs: &[&str], name: &str, look: &Look) -> String {
         let name = self.add("Attention", inputs, name, &[("is_causal", 1)]);
         let node = self.nodes.last_mut().expect("one was just added");
         if let Some(window) = look.window {
-            // Its own position is not counted there.
+            // The attribute does not count the token's own position.
             node.attribute
                 .push(integer("left_window_size", window as i64 - 1));
         }
@@ -133,7 +134,7 @@ impl Nodes {
         name
     }
 
-    /// Gauss' curve times what it is of, by its hyperbolic tangent.
+    /// Adds the Gaussian gate of a value (GELU), computed with the hyperbolic tangent.
     pub fn gelu(&mut self, from: &str, name: &str) -> String {
         let name = self.add("Gelu", &[from], name, &[]);
         let node = self.nodes.last_mut().expect("one was just added");
@@ -142,7 +143,7 @@ impl Nodes {
         name
     }
 
-    /// Every number times a factor.
+    /// Adds the product of a value with a constant factor.
     pub fn times(&mut self, from: &str, factor: f32, name: &str) -> String {
         let held = format!("{name}.factor");
         let tensor = Tensor::from_vec([1], vec![factor]).expect("it is one");
@@ -150,7 +151,7 @@ impl Nodes {
         self.add("Mul", &[from, &held], name, &[])
     }
 
-    /// A product with a matrix whose rows are the result's columns.
+    /// Adds a product with a matrix whose rows are the result's columns.
     pub fn product(&mut self, from: &str, matrix: &str, name: &str) -> String {
         let turned = format!("{matrix}.turned");
         if self.placed.insert(turned.clone(), turned.clone()).is_none() {
@@ -159,7 +160,7 @@ impl Nodes {
         self.add("MatMul", &[from, &turned], name, &[])
     }
 
-    /// Products with those of a stack's matrices that each row chose.
+    /// Adds products with the matrices of a stack that each row selected.
     pub fn routed(&mut self, inputs: [&str; 3], name: &str) -> String {
         let name = self.add(routing::OPERATOR, &inputs, name, &[]);
         let node = self.nodes.last_mut().expect("one was just added");
@@ -167,7 +168,7 @@ impl Nodes {
         name
     }
 
-    /// The largest numbers of each row, and where they were.
+    /// Adds the largest numbers of each row, and their indices.
     pub fn largest(&mut self, from: &str, count: usize, name: &str) -> [String; 2] {
         let held = self.numbers("count", &[count as i64]);
         let (values, places) = (format!("{name}.largest"), format!("{name}.places"));
@@ -177,24 +178,24 @@ impl Nodes {
         [values, places]
     }
 
-    /// The sum along an axis.
+    /// Adds the sum along an axis.
     pub fn sum(&mut self, from: &str, axis: i64, keeps: bool, name: &str) -> String {
         let axes = self.numbers("axes", &[axis]);
         let keeps = [("keepdims", i64::from(keeps))];
         self.add("ReduceSum", &[from, &axes], name, &keeps)
     }
 
-    /// `[1, sequence, heads * width]` as `[1, sequence, heads, width]`.
+    /// Reshapes `[1, sequence, heads * width]` to `[1, sequence, heads, width]`.
     pub fn split(&mut self, from: &str, [heads, width]: [usize; 2], name: &str) -> String {
         self.reshape(from, &[0, 0, heads as i64, width as i64], name)
     }
 
-    /// `[1, sequence, heads, width]` as `[1, sequence, heads * width]`.
+    /// Reshapes `[1, sequence, heads, width]` to `[1, sequence, heads * width]`.
     pub fn joined(&mut self, from: &str, width: usize, name: &str) -> String {
         self.reshape(from, &[0, 0, width as i64], name)
     }
 
-    /// The two middle axes of four exchanged.
+    /// Swaps the two middle axes of four.
     pub fn turned(&mut self, from: &str, name: &str) -> String {
         self.transpose(from, name, &[0, 2, 1, 3])
     }
@@ -216,7 +217,7 @@ impl Nodes {
         self.add("Reshape", &[from, &shape], name, &[])
     }
 
-    /// A few whole numbers, placed once; gives their value's name.
+    /// Adds a constant of a few integers once and returns its value's name.
     fn numbers(&mut self, what: &str, numbers: &[i64]) -> String {
         let words: Vec<String> = numbers.iter().map(ToString::to_string).collect();
         let name = format!("{what}.{}", words.join("x"));
@@ -228,13 +229,13 @@ impl Nodes {
         name
     }
 
-    /// A table that is no weight of the file.
+    /// Adds a table that is not a weight of the file.
     pub fn table(&mut self, name: &str, sizes: [usize; 2], values: Vec<f32>) {
         let tensor = Tensor::from_vec(sizes, values).expect("a table is as large as it says");
         self.place(name, &tensor);
     }
 
-    /// A vector of the file as 32-bit floats; gives its value's name.
+    /// Adds a vector of the file as 32-bit floats and returns its value's name.
     pub fn vector(&mut self, name: &str, length: usize) -> Result<String, WeightError> {
         let weight = self.take(name, &[length])?;
         let Weight::Floats(tensor) = weight else {
@@ -249,12 +250,12 @@ impl Nodes {
         Ok(name.to_owned())
     }
 
-    /// A matrix of the file as 32-bit floats; gives its value's name.
+    /// Adds a matrix of the file as 32-bit floats and returns its value's name.
     pub fn matrix(&mut self, name: &str, sizes: [usize; 2]) -> Result<String, WeightError> {
         self.weight(name, &sizes)
     }
 
-    /// The same of several matrices.
+    /// Adds a stack of matrices as 32-bit floats and returns its value's name.
     pub fn stack(&mut self, name: &str, sizes: [usize; 3]) -> Result<String, WeightError> {
         self.weight(name, &sizes)
     }
@@ -300,7 +301,7 @@ impl Nodes {
         Ok(weight)
     }
 
-    /// Names a tensor by its content; the values lie beside the model.
+    /// Names a tensor by its content; the values stay outside the model.
     fn place(&mut self, name: &str, tensor: &Tensor) {
         let id = ContentId::of(tensor.bytes());
         self.contents.insert(id, tensor.bytes().clone());

@@ -1,7 +1,7 @@
-//! Drafts: what a text might go on with, looked up in what it said before. A step that carries a
-//! draft gives the logits after each of its tokens, so those that are right cost no step of theirs.
+//! Drafts: guesses of the next tokens, copied from earlier in the text. A step with a draft returns
+//! the logits after each of its tokens, so correct ones need no step of their own.
 
-/// Tokens at the end of a text that are looked for earlier in it, the longest first.
+/// Lengths of the text's ending that the draft looks for earlier in the text, the longest first.
 const ENDS: [usize; 3] = [4, 3, 2];
 
 /// Tokens of the first draft.
@@ -10,14 +10,14 @@ const FIRST: usize = 4;
 /// Drafts of one text.
 pub(super) struct Drafts {
     most: usize,
-    /// Tokens of the next: as many more as were right before.
+    /// Length of the next draft: it grows by the tokens that were right before.
     reach: usize,
     drafted: usize,
     accepted: usize,
 }
 
 impl Drafts {
-    /// Of so many tokens at most.
+    /// Creates drafts of at most this many tokens.
     pub(super) fn new(most: usize) -> Self {
         Self {
             most,
@@ -27,7 +27,8 @@ impl Drafts {
         }
     }
 
-    /// Tokens that a text may go on with: those that followed when it last ended as it does now.
+    /// Returns a guess of the next tokens: those that followed the last occurrence of the text's
+    /// ending.
     pub(super) fn draft(&self, text: &[u32], most: usize) -> Vec<u32> {
         let length = self.reach.min(most);
         let mut found = ENDS.iter().filter_map(|end| after_the_like(text, *end));
@@ -36,7 +37,7 @@ impl Drafts {
         };
         let mut draft = Vec::with_capacity(length);
         for at in begin..begin + length {
-            // What repeats goes on repeating.
+            // A repeating text is likely to keep repeating.
             draft.push(match text.get(at) {
                 Some(token) => *token,
                 None => draft[at - text.len()],
@@ -45,7 +46,7 @@ impl Drafts {
         draft
     }
 
-    /// So many tokens of a draft were right.
+    /// Records how many tokens of a draft were right.
     pub(super) fn learn(&mut self, drafted: usize, right: usize) {
         if drafted == 0 {
             return;
@@ -59,13 +60,13 @@ impl Drafts {
         self.reach = next.min(self.most);
     }
 
-    /// Tokens that were drafted, and those that were right.
+    /// Returns the number of drafted tokens, and of those that were right.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.drafted, self.accepted)
     }
 }
 
-/// Where the text goes on after what is like its end, and nearest to it.
+/// Returns the position after the latest earlier occurrence of the text's ending.
 fn after_the_like(text: &[u32], length: usize) -> Option<usize> {
     let rest = text.len().checked_sub(length)?;
     let mut windows = text[..text.len() - 1].windows(length);

@@ -1,4 +1,4 @@
-//! A step as a decoder is asked for it.
+//! A step: the request for one run of a decoder.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use souk_memory::Tensor;
 use crate::decoder::{LENGTH, POSITIONS, ROWS, SAMPLING, TOKENS, TOLD, WRITE};
 use crate::sampling::Sampling;
 
-/// Tokens that are added to a sequence, and what is wanted after them.
+/// Tokens to add to a sequence, and the outputs wanted after them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// Where they begin; what came after that no longer counts.
+    /// Position of the first token; the caches' later contents no longer count.
     pub after: usize,
-    /// The tokens.
+    /// Tokens to add; empty if not known yet.
     pub tokens: Vec<u32>,
-    /// After which of them a token is drawn.
+    /// Indices of the tokens after which the decoder draws a token.
     pub rows: Vec<usize>,
-    /// After which of those rows logits are told.
+    /// Indices among those rows whose logits the decoder returns.
     pub told: Vec<usize>,
     /// How tokens are drawn, as [`Sampling::numbers`].
     pub sampling: Vec<f64>,
@@ -34,26 +34,26 @@ impl Step {
         }
     }
 
-    /// The likeliest token after the last one.
+    /// Returns a step that draws the likeliest token after the last one.
     #[must_use]
     pub fn last(tokens: &[u32], after: usize) -> Self {
         Self::new(tokens, after, vec![tokens.len().saturating_sub(1)])
     }
 
-    /// The likeliest token after each.
+    /// Returns a step that draws the likeliest token after each one.
     #[must_use]
     pub fn all(tokens: &[u32], after: usize) -> Self {
         Self::new(tokens, after, (0..tokens.len()).collect())
     }
 
-    /// The same, with the logits of all rows.
+    /// Returns this step with the logits of all rows.
     #[must_use]
     pub fn told(self) -> Self {
         let told = (0..self.rows.len()).collect();
         Self { told, ..self }
     }
 
-    /// The same, drawn as `sampling` says; its penalties are left out.
+    /// Returns this step with tokens drawn by `sampling`, without its penalties.
     #[must_use]
     pub fn drawn(self, sampling: &Sampling) -> Self {
         let position = self.after + self.rows.first().map_or(0, |row| row + 1);
@@ -61,8 +61,8 @@ impl Step {
         Self { sampling, ..self }
     }
 
-    /// The step that goes on with the token that this one draws, if it draws one after its last:
-    /// which one is not known yet.
+    /// Returns the step that continues with the token that this one draws, if it draws one after
+    /// its last token. The new step's token is not known yet.
     #[must_use]
     pub fn after_it(&self) -> Option<Self> {
         let count = self.tokens.len().max(1);
@@ -76,13 +76,13 @@ impl Step {
         })
     }
 
-    /// Whether its tokens are known.
+    /// Returns whether the step's tokens are known.
     #[must_use]
     pub fn is_known(&self) -> bool {
         !self.tokens.is_empty()
     }
 
-    /// What a decoder is given for it. A token that is not known is 0.
+    /// Returns the decoder's inputs for the step. An unknown token is 0.
     #[must_use]
     pub fn inputs(&self) -> BTreeMap<String, Tensor> {
         let integers = |dims: &[usize], values: Vec<i64>| {
@@ -115,7 +115,7 @@ impl Step {
             .into()
     }
 
-    /// The step that a decoder is given so.
+    /// Returns the step that these inputs encode.
     #[must_use]
     pub fn of_inputs(inputs: &BTreeMap<String, Tensor>) -> Self {
         let integers = |name: &str| {
@@ -135,7 +135,8 @@ impl Step {
     }
 }
 
-/// What a decoder is given to add tokens after so many, for the logits after these of them.
+/// Returns the decoder's inputs that add tokens at position `after` and return the logits of
+/// `rows`.
 #[must_use]
 pub fn inputs(tokens: &[u32], after: usize, rows: &[usize]) -> BTreeMap<String, Tensor> {
     Step::new(tokens, after, rows.to_vec()).told().inputs()

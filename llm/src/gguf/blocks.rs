@@ -1,9 +1,9 @@
-//! Blocks of the types that are put into 8 bits as they are read: K-quants and their like.
+//! Converts K-quants and similar block types to 8 bits while reading.
 //!
-//! Decoders compute with blocks of 32 integers of 8 bits and a scale of 16. What a file keeps in 2
-//! to 6 bits, with scales of its own for as few as 16 numbers, becomes floats first, exactly as
-//! ggml defines them, and then such blocks. So a number is off by at most half its block's scale,
-//! which is a 254th of the block's largest number, or what f16's own steps make of that.
+//! Decoders compute with blocks of 32 integers of 8 bits and a scale of 16. The file's 2 to 6 bits,
+//! with scales for as few as 16 numbers, become floats first, exactly as ggml defines them, and
+//! then such blocks. So a number is off by at most half its block's scale, which is a 254th of the
+//! block's largest number, or by the rounding of f16.
 
 use std::num::NonZeroUsize;
 use std::thread;
@@ -12,23 +12,23 @@ use souk_memory::F16;
 
 use crate::weights::BLOCK;
 
-/// Numbers of a super-block, and the most of any block.
+/// Numbers of a super-block, which is the largest block.
 const NUMBERS_MAX: usize = 256;
-/// Numbers that share a scale in the smallest of parts.
+/// Numbers that share a scale in the smallest parts.
 const PART: usize = 16;
-/// The largest integer: one of its negative more would be one-sided.
+/// The largest integer; its negative is the smallest, so that the range is symmetric.
 const LARGEST: f32 = 127.0;
-/// Added to a float below 2^22 it leaves the nearest integer in the lowest bits.
+/// Added to a float below 2^22, it leaves the nearest integer in the lowest bits.
 const ROUNDING: f32 = 12_582_912.0;
-/// Bytes that are worth a thread: about a millisecond's.
+/// Bytes that justify a thread: about a millisecond's work.
 const THREAD_BYTES: usize = 1 << 20;
 
-/// What each code of `iq4_nl` and `iq4_xs` stands for.
+/// The value of each code of `iq4_nl` and `iq4_xs`.
 const CURVE: [i8; 16] = [
     -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113,
 ];
 
-/// A type whose blocks are put into 8 bits.
+/// A block type that is converted to 8 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockKind {
     Q4_1,
@@ -44,7 +44,7 @@ pub(super) enum BlockKind {
 }
 
 impl BlockKind {
-    /// The type of a number, if it is one of these.
+    /// Returns the type with this number, if it is one of these.
     pub fn of(number: u32) -> Option<Self> {
         Some(match number {
             3 => Self::Q4_1,
@@ -61,7 +61,7 @@ impl BlockKind {
         })
     }
 
-    /// Numbers in a block, and its bytes.
+    /// Returns the numbers in a block, and its bytes.
     pub fn block(self) -> (usize, usize) {
         match self {
             Self::Q4_1 => (BLOCK, 20),
@@ -77,7 +77,7 @@ impl BlockKind {
         }
     }
 
-    /// Integers of 8 bits and scales of 16 nearest to what `bytes` stand for.
+    /// Returns the 8-bit integers and 16-bit scales nearest to the values of `bytes`.
     pub fn eights(self, bytes: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let threads = threads.min(bytes.len() / THREAD_BYTES).max(1);
@@ -118,7 +118,7 @@ impl BlockKind {
         }
     }
 
-    /// What a block stands for.
+    /// Writes the values of a block.
     fn floats(self, block: &[u8], to: &mut [f32]) {
         match self {
             Self::Q4_1 => q4_1(block, to),
@@ -135,13 +135,14 @@ impl BlockKind {
     }
 }
 
-/// The integers nearest to floats, and the scale they share: what takes the largest to 127, and of
-/// f16's numbers the next one where the nearest would take it beyond.
+/// Rounds floats to integers and returns their shared scale: it takes the largest to 127, or is the
+/// next number of f16 if the nearest would take it beyond.
 ///
-/// Where one is no number, or no scale of f16 reaches it, the scale is no number: nor are logits
-/// then, which are refused, and nothing is made up.
+/// If a value is no number, or f16 reaches no such scale, the scale is no number. Then the logits
+/// are no numbers either, and generation refuses them instead of inventing values.
 fn round(floats: &[f32], integers: &mut [u8]) -> F16 {
-    // Magnitudes as integers are in the same order, with what is no number above all.
+    // Magnitudes compare as integers in the same order, and values that are no numbers compare
+    // above all.
     let magnitudes = floats.iter().map(|it| it.abs().to_bits());
     let largest = f32::from_bits(magnitudes.fold(0, u32::max));
     let nearest = F16::from_f32(largest / LARGEST);
@@ -154,7 +155,7 @@ fn round(floats: &[f32], integers: &mut [u8]) -> F16 {
         integers.fill(0);
         return F16::from_f32(f32::NAN);
     }
-    // A block of zeros has none, and any step gives its integers.
+    // A block of zeros has no step, and any step gives its integers.
     let step = if step == 0.0 { 1.0 } else { step };
     for (integer, float) in integers.iter_mut().zip(floats) {
         *integer = (float / step + ROUNDING).to_bits() as u8;
@@ -166,7 +167,7 @@ fn half(bytes: &[u8]) -> f32 {
     F16(u16::from_le_bytes([bytes[0], bytes[1]])).to_f32()
 }
 
-/// Four bits of each: in a block the second half lies above the first.
+/// Decodes four bits of each number: the second half of a block is in the upper bits of the first.
 fn fours(codes: &[u8], to: &mut [f32], value: impl Fn(usize, u8) -> f32) {
     let (first, second) = to.split_at_mut(codes.len());
     for (at, ((first, second), code)) in first.iter_mut().zip(second).zip(codes).enumerate() {
@@ -180,7 +181,7 @@ fn q4_1(block: &[u8], to: &mut [f32]) {
     fours(&block[4..], to, |_, code| step * f32::from(code) + least);
 }
 
-/// The fifth bit of the number at a place.
+/// Returns the fifth bit of the number at this index.
 fn fifth(bits: &[u8], at: usize) -> u8 {
     ((bits[at / 8] >> (at % 8)) & 1) << 4
 }
@@ -217,8 +218,8 @@ fn iq4_xs(block: &[u8], to: &mut [f32]) {
     }
 }
 
-/// Where the codes of a part of a super-block lie: which half of it, the place among the four
-/// whose bits share bytes, and the first of those bytes within the half.
+/// Returns the position of a part's codes in a super-block: its half, its index among the four
+/// parts that share bytes, and the first of those bytes within the half.
 fn place(part: usize) -> (usize, usize, usize) {
     (part / 8, part % 8 / 2, part % 2 * PART)
 }
@@ -253,7 +254,8 @@ fn q3_k(block: &[u8], to: &mut [f32]) {
     }
 }
 
-/// Scale and least of an eighth of a super-block: of 6 bits each, those of the second four cut.
+/// Returns the scale and minimum of an eighth of a super-block: 6 bits each; those of the last four
+/// are split.
 fn sixes(scales: &[u8], at: usize) -> (f32, f32) {
     let (scale, least) = match at.checked_sub(4) {
         None => (scales[at] & 63, scales[at + 4] & 63),

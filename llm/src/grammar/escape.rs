@@ -1,21 +1,22 @@
-//! A way out of a grammar: a text that begins with a mark is not held to it.
+//! An exception to a grammar: a text that begins with a mark need not match it.
 
 use std::sync::Arc;
 
-/// How far a text is on the way.
+/// How a text relates to the mark and the grammar so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MarkProgress {
-    /// It may still be of the grammar, or begin with the mark, so many bytes of which it has.
+    /// The text may still match the grammar, or begin with the mark, of which it has this many
+    /// bytes.
     Both(usize),
-    /// It has so many bytes of the mark, and is not of the grammar.
+    /// The text has this many bytes of the mark, and does not match the grammar.
     Mark(usize),
-    /// It is of the grammar.
+    /// The text matches the grammar, not the mark.
     Grammar,
-    /// It began with the mark.
+    /// The text began with the mark.
     Free,
 }
 
-/// A mark, and what is known of a text.
+/// The mark, and the state of a text.
 #[derive(Clone)]
 pub(super) struct Escape {
     mark: Arc<[u8]>,
@@ -35,22 +36,22 @@ impl Escape {
         }
     }
 
-    /// Whether the text may be of the grammar.
+    /// Returns whether the text may match the grammar.
     pub(super) fn holds_grammar(&self) -> bool {
         matches!(self.way, MarkProgress::Both(_) | MarkProgress::Grammar)
     }
 
-    /// Whether whatever comes is allowed.
+    /// Returns whether any token is allowed.
     pub(super) fn is_free(&self) -> bool {
         self.way == MarkProgress::Free
     }
 
-    /// Whether a token may come that is not of the grammar.
+    /// Returns whether a token outside the grammar is allowed.
     pub(super) fn allows(&self, token: u32) -> bool {
         self.is_free() || self.reached(token).is_some()
     }
 
-    /// The bytes of the mark that the text has with this token.
+    /// Returns how many bytes of the mark the text has after this token.
     fn reached(&self, token: u32) -> Option<usize> {
         let at = match self.way {
             MarkProgress::Both(at) | MarkProgress::Mark(at) => at,
@@ -65,7 +66,7 @@ impl Escape {
         is_on.then_some(at + bytes.len())
     }
 
-    /// Goes on with a token; whether the text may still begin with the mark.
+    /// Continues with a token and returns whether the text may still begin with the mark.
     pub(super) fn push(&mut self, token: u32, is_of_grammar: bool) -> bool {
         let reached = self.reached(token);
         self.way = match (reached, is_of_grammar) {

@@ -1,41 +1,41 @@
-//! How much the properties of a schema take to be followed: a square of those of each object.
+//! Estimates the cost of a schema's properties: the square of their number in each object.
 //!
-//! Each of them may be there or not, so that each is held beside all that come after it. What is
-//! joined, by references too, is an object of the properties of all its parts, and is one for each
-//! of its alternatives. An object that counts its properties is one for each of them.
+//! Each property is optional, so the matcher considers it together with all later ones. Joined
+//! schemas, also by references, form an object with the properties of all parts, once for each
+//! alternative. An object with a limit on its number of properties counts once for each of them.
 
 use serde_json::{Map, Value};
 
 use super::schema::children;
 
-/// Steps at most: an object of 500 properties, which takes a twentieth of a second. The library
-/// follows no text of one with many more.
+/// Maximum steps: an object of 500 properties, which takes a twentieth of a second. The library
+/// cannot match a text of one with many more.
 const STEPS_MAX: u64 = 250_000;
 
-/// Parts of what is joined that are looked at, at most: references name them again and again.
+/// Maximum parts of joined schemas to visit, because references can repeat them.
 const PARTS_MAX: u32 = 20_000;
 
-/// Parts within parts at most.
+/// Maximum nesting of parts.
 const DEPTH_MAX: usize = 64;
 
-/// A schema as it is counted.
+/// The state of a count.
 struct Count<'a> {
     root: &'a Value,
     parts: u32,
     steps: u64,
 }
 
-/// What is joined: the properties of its largest alternative, and how many alternatives there are.
+/// Joined schemas: the properties of the largest alternative, and the number of alternatives.
 #[derive(Clone, Copy)]
 struct PropertyUnion {
     properties: u64,
     alternatives: u64,
 }
 
-/// Looks at the properties of a schema.
+/// Checks the properties of a schema.
 ///
 /// # Errors
-/// Why it is refused.
+/// The reason for the refusal.
 pub(super) fn check(schema: &Value) -> Result<(), String> {
     let mut count = Count {
         root: schema,
@@ -46,7 +46,7 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
 }
 
 impl Count<'_> {
-    /// Counts the objects of a schema, and of those within it.
+    /// Counts the objects in a schema, nested ones included.
     fn add(&mut self, schema: &Value) -> Result<(), String> {
         if let Value::Object(fields) = schema {
             self.add_object(schema, fields)?;
@@ -85,7 +85,7 @@ impl Count<'_> {
         Ok(())
     }
 
-    /// What a schema joins, itself among it.
+    /// Returns the union of a schema and the schemas that it joins.
     fn joined(&mut self, schema: &Value, depth: usize) -> Result<PropertyUnion, String> {
         self.parts += 1;
         if self.parts > PARTS_MAX || depth == 0 {
@@ -124,7 +124,7 @@ impl Count<'_> {
     }
 }
 
-/// Properties that an object names itself.
+/// Returns the number of properties that an object names itself.
 fn own(fields: &Map<String, Value>) -> u64 {
     let named = fields.get("properties").and_then(Value::as_object);
     let required = fields.get("required").and_then(Value::as_array);

@@ -1,31 +1,31 @@
-//! A schema before it becomes a grammar: of a size that is read in no time, and without what is a
-//! remark only.
+//! Prepares a schema for a grammar: checks its size and removes annotations.
 //!
-//! JSON Schema says of `format` that what is not known is a remark. What is known here is held.
+//! JSON Schema treats an unknown `format` as an annotation. souk enforces the formats that it
+//! supports.
 
 use serde_json::{Map, Value};
 
-/// Bytes of a schema as JSON at most.
+/// Maximum bytes of a schema as JSON.
 const BYTES_MAX: usize = 256 << 10;
-/// Values in it at most: a schema of some thousand properties.
+/// Maximum values in a schema: some thousand properties.
 const VALUES_MAX: usize = 20_000;
-/// Values within values at most.
+/// Maximum nesting of values.
 const DEPTH_MAX: usize = 64;
-/// The largest `multipleOf`, in units of its last digit: so many states follow the digits of a
-/// number.
+/// The largest `multipleOf`, in units of its last digit: a matcher needs this many states for the
+/// digits of a number.
 const MULTIPLE_MAX: f64 = 2000.0;
-/// Patterns and the like at most of a schema that joins some: a text has to be of all that are
-/// joined at once, and references join what is anywhere.
+/// Maximum text constraints, such as patterns, in a schema that joins some: a text must match all
+/// joined ones at once, and references join schemas from anywhere.
 const JOINED_MAX: usize = 8;
-/// Patterns for the names of one object's properties at most: each name has to be of one alone.
+/// Maximum name patterns of one object's properties: each name must match exactly one.
 const NAME_PATTERNS_MAX: usize = 16;
 
-/// What says which texts there are.
+/// Keywords that constrain texts.
 const OF_TEXTS: [&str; 5] = ["pattern", "format", "multipleOf", "minLength", "maxLength"];
-/// What says more of the same value, beside it.
+/// Keywords that add constraints to the same value.
 const BESIDE: [&str; 4] = ["allOf", "anyOf", "oneOf", "$ref"];
 
-/// Formats whose texts are held to them.
+/// Formats that souk enforces.
 const FORMATS: [&str; 10] = [
     "date-time",
     "time",
@@ -38,9 +38,9 @@ const FORMATS: [&str; 10] = [
     "uuid",
     "uri",
 ];
-/// What holds values of the text, not schemas.
+/// Keywords that hold values of the text, not schemas.
 const PLAIN: [&str; 4] = ["const", "enum", "default", "examples"];
-/// What holds schemas by names of people's own.
+/// Keywords that hold schemas by user-defined names.
 const NAMED: [&str; 6] = [
     "properties",
     "patternProperties",
@@ -50,10 +50,10 @@ const NAMED: [&str; 6] = [
     "dependencies",
 ];
 
-/// The schema without formats that are not known.
+/// Returns the schema without unknown formats.
 ///
 /// # Errors
-/// Why it is refused.
+/// The reason for the refusal.
 pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
     let bytes = schema.to_string().len();
     if bytes > BYTES_MAX {
@@ -89,17 +89,17 @@ pub(super) fn prepared(schema: &Value) -> Result<Value, String> {
     Ok(schema)
 }
 
-/// What a schema joins.
+/// The constraints that a schema joins.
 struct Conjunction {
-    /// Patterns and the like.
+    /// Number of text constraints.
     of_texts: usize,
-    /// Whether some are joined.
+    /// Whether the schema joins schemas.
     has_joined: bool,
-    /// States of all multiples at once.
+    /// Product of the states of all multiples.
     states: f64,
 }
 
-/// The schemas right within a value that is a schema, or a list of some.
+/// Returns the schemas directly in a value that is a schema or a list of them.
 pub(super) fn children(schema: &Value) -> impl Iterator<Item = &Value> {
     let (fields, items) = match schema {
         Value::Object(fields) => (Some(fields), None),
@@ -118,7 +118,7 @@ fn of_field<'a>((name, value): (&String, &'a Value)) -> Vec<&'a Value> {
     }
 }
 
-/// Counts values, and how deep they are.
+/// Counts values and checks their nesting.
 fn measure(value: &Value, depth: usize, left: &mut usize) -> Result<(), String> {
     *left = left
         .checked_sub(1)
@@ -193,7 +193,7 @@ impl Conjunction {
     }
 }
 
-/// States that follow the digits of a multiple.
+/// Returns the states that match the digits of a multiple.
 fn states_of(multiple: f64) -> Result<f64, String> {
     let mut digits = multiple;
     while digits.fract() != 0.0 && digits <= MULTIPLE_MAX {

@@ -1,4 +1,4 @@
-//! A folder as Hugging Face's tools leave it.
+//! Reads a folder in the layout of Hugging Face's tools.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path};
@@ -15,17 +15,17 @@ use crate::embedding::Pooling;
 use crate::tokens::Tokenizer;
 use crate::weights::{Weight, Weights, raise_norms};
 
-/// The file that says which positions a vector is of.
+/// The file that names the positions a vector comes from.
 const POOLING: &str = "1_Pooling/config.json";
-/// The file that says what a folder is.
+/// The file that marks such a folder.
 pub(super) const CONFIG: &str = "config.json";
-/// Which file holds which weight, where there are several.
+/// The index from weights to files, if there are several.
 const INDEX: &str = "model.safetensors.index.json";
-/// The one file of weights, where there is one.
+/// The only file of weights, if there is just one.
 const WEIGHTS: &str = "model.safetensors";
-/// The template for conversations with tools, where a model has several.
+/// The name of the template for conversations with tools, if a model has several.
 const TOOL_USE: &str = "tool_use";
-/// What templates call a tokeniser's marks.
+/// Names of a tokeniser's marks in templates.
 const MARKS: [&str; 7] = [
     "bos_token",
     "eos_token",
@@ -35,10 +35,10 @@ const MARKS: [&str; 7] = [
     "cls_token",
     "mask_token",
 ];
-/// Tables that some files carry and that follow from the numbers.
+/// Tables in some files that follow from the dimensions.
 const DERIVED: &str = "rotary_emb.inv_freq";
 
-/// One or several.
+/// One value or several.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Ids {
@@ -46,7 +46,7 @@ enum Ids {
     Several(Vec<u32>),
 }
 
-/// Tokens that end a text, as two files say it.
+/// Tokens that end a text, as two files list them.
 #[derive(Deserialize)]
 struct Ends {
     eos_token_id: Option<Ids>,
@@ -59,7 +59,7 @@ struct TokenizerConfig {
     rest: BTreeMap<String, Value>,
 }
 
-/// A file with a template alone.
+/// A file that contains only a template.
 #[derive(Deserialize)]
 struct TemplateFile {
     chat_template: Option<Templates>,
@@ -116,7 +116,7 @@ pub(super) fn open(folder: &Path) -> Result<LanguageModel, ModelError> {
     })
 }
 
-/// Which positions a vector is of, as sentence-transformers say it.
+/// Returns the positions a vector comes from, in the format of sentence-transformers.
 fn pooling(folder: &Path) -> Result<Pooling, ModelError> {
     let said: BTreeMap<String, Value> = match json_if_there(&folder.join(POOLING))? {
         Some(said) => said,
@@ -153,7 +153,7 @@ fn ends(folder: &Path) -> Result<Vec<u32>, ModelError> {
     Ok(Vec::new())
 }
 
-/// The marks of a tokeniser, by what templates call them.
+/// Returns the marks of a tokeniser by their names in templates.
 fn marks(said: &TokenizerConfig) -> BTreeMap<String, String> {
     let marks = MARKS.iter().filter_map(|name| {
         let given = said.rest.get(*name)?;
@@ -163,8 +163,8 @@ fn marks(said: &TokenizerConfig) -> BTreeMap<String, String> {
     marks.collect()
 }
 
-/// The template of conversations: a file of its own, or in the tokeniser's configuration. One of
-/// the name `tool_use` is for those with tools.
+/// Returns the chat template, from a file of its own or from the tokeniser's configuration. The
+/// template named `tool_use` is for conversations with tools.
 fn template(
     folder: &Path,
     within: Option<Templates>,
@@ -205,7 +205,7 @@ fn template(
         }))
 }
 
-/// The first line that says so in the head of the model's page.
+/// Returns the licence from the header of the model's page.
 fn licence(folder: &Path) -> Option<String> {
     let page = std::fs::read_to_string(folder.join("README.md")).ok()?;
     let head = page.strip_prefix("---")?.split("\n---").next()?;
@@ -239,7 +239,7 @@ fn weights(folder: &Path) -> Result<Weights, ModelError> {
             .filter(|(name, _)| !name.ends_with(DERIVED));
         weights.extend(floats.map(|(name, tensor)| (name, Weight::Floats(tensor))));
     }
-    // Models that make vectors are kept without the head, and named so.
+    // Files of vector models lack the head and use shorter names.
     Ok(match weights.contains_key("embed_tokens.weight") {
         true => {
             let weights = weights.into_iter();

@@ -1,4 +1,5 @@
-//! A GGUF file as a language model: its names and numbers in the words of the rest.
+//! Reads a GGUF file as a language model, with the tensor names and settings of Hugging Face's
+//! files.
 
 use std::path::Path;
 
@@ -15,9 +16,9 @@ use crate::weights::Weights;
 mod numbers;
 mod vocabulary;
 
-/// Files of one model at most.
+/// Maximum files of one model.
 const PARTS_MAX: u64 = 1000;
-/// What the file calls a tokeniser's marks, and what templates do.
+/// Names of a tokeniser's marks in the file, and in templates.
 const MARKS: [(&str, &str); 7] = [
     ("bos", "bos_token"),
     ("eos", "eos_token"),
@@ -53,7 +54,7 @@ pub(super) fn open(path: &Path) -> Result<LanguageModel, ModelError> {
     })
 }
 
-/// The file with the other parts of its model. Any of them may be named.
+/// Reads the file and the other parts of its model. `path` may name any part.
 fn whole(path: &Path) -> Result<Gguf, ModelError> {
     let open = |path: &Path| Ok::<_, ModelError>(Gguf::read(&Bytes::from(read(path)?))?);
     let file = open(path)?;
@@ -85,7 +86,7 @@ fn whole(path: &Path) -> Result<Gguf, ModelError> {
         }
         files.push(open(&path)?);
     }
-    // What is said of the model is in the first part.
+    // The first part holds the model's metadata.
     match own {
         1 => Ok(file.join(files)?),
         _ => {
@@ -101,7 +102,7 @@ fn text<'a>(file: &'a Gguf, key: &str) -> Result<&'a str, ModelError> {
         .ok_or_else(|| ModelError::GgufLacks(key.to_owned()))
 }
 
-/// Which positions a vector is of: llama.cpp's numbers.
+/// Returns the positions a vector comes from, by llama.cpp's numbers.
 fn pooling(file: &Gguf) -> Result<Pooling, ModelError> {
     let family = file.text("general.architecture").unwrap_or_default();
     match file.number(&format!("{family}.pooling_type")) {
@@ -151,7 +152,7 @@ fn weights(file: &Gguf, architecture: Architecture) -> Result<Weights, ModelErro
     Ok(weights)
 }
 
-/// What a tensor is called elsewhere.
+/// Returns the name of a tensor in Hugging Face's files.
 fn known_name(name: &str, architecture: Architecture) -> Option<String> {
     let whole = match name {
         "token_embd.weight" => Some("model.embed_tokens.weight"),

@@ -1,5 +1,5 @@
-//! A folder as souk writes it: a standard ONNX model with its weights in one file beside it, as
-//! other tools read it too.
+//! A folder in souk's own layout: a standard ONNX model with its weights in one separate file,
+//! which other tools can read too.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -19,12 +19,12 @@ use super::{Body, Card, LanguageModel, ModelError, json, read};
 use crate::decoder::Decoder;
 use crate::tokens::Tokenizer;
 
-/// The file that says what a folder is.
+/// The file that marks such a folder.
 pub(super) const CARD: &str = "language-model.json";
 const MODEL: &str = "model.onnx";
 const WEIGHTS: &str = "weights.bin";
 const TOKENIZER: &str = "tokenizer.json";
-/// Weights begin at multiples of it, so that a reader may map them.
+/// Alignment of weights in bytes, so that a reader may map them.
 const ALIGNMENT: usize = 64;
 
 pub(super) fn write(
@@ -61,7 +61,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Writes weights one behind the other; gives where each begins, and its length.
+/// Writes weights one after another and returns the position and length of each.
 fn write_weights(
     path: &Path,
     weights: &BTreeMap<ContentId, Bytes>,
@@ -136,13 +136,13 @@ fn failed(path: &Path, cause: std::io::Error) -> ModelError {
     }
 }
 
-/// Positions that the tables of angles have.
+/// Returns the positions in the tables of angles.
 fn room(graph: &GraphProto) -> Option<usize> {
     let table = graph.initializer.iter().find(|it| it.name() == "cosines")?;
     usize::try_from(*table.dims.first()?).ok()
 }
 
-/// Heads of a cache, and their width.
+/// Returns the heads of a cache, and their width.
 fn cache(graph: &GraphProto, name: &str) -> Option<[usize; 2]> {
     let input = graph.input.iter().find(|input| input.name() == name)?;
     let [_, heads, _, width] = &input.tensor_type()?.shape.as_ref()?.dim[..] else {
@@ -155,7 +155,7 @@ fn cache(graph: &GraphProto, name: &str) -> Option<[usize; 2]> {
     Some([size(heads)?, size(width)?])
 }
 
-/// The bytes that an initializer names in the file of weights.
+/// Returns the bytes of an initializer from the file of weights.
 fn bytes(tensor: &TensorProto, file: &Bytes) -> Option<Bytes> {
     let number = |key: &str| tensor.external(key)?.parse::<usize>().ok();
     let (start, length) = (number("offset")?, number("length")?);

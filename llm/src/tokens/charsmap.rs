@@ -1,8 +1,8 @@
-//! What the library of tokenisers takes for granted of a file, and panics where it is not so.
+//! Checks assumptions of the tokeniser library about a file, because it panics if they fail.
 //!
-//! It expects that the decoder is JSON, and that a normaliser of the kind `Precompiled` has a map
-//! of letters whose trie never leads out of itself. Such a map is the length of a trie in bytes,
-//! the trie as numbers of 32 bits, and the texts that letters become.
+//! It expects that the decoder is JSON, and that a normaliser of the kind `Precompiled` has a
+//! character map whose trie never leads out of itself. Such a map consists of the trie's length in
+//! bytes, the trie as 32-bit numbers, and the replacement texts.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -10,20 +10,20 @@ use serde_json::Value;
 /// The kind of normaliser that has a map.
 const KIND: &str = "Precompiled";
 
-/// The parts of a file that are looked at.
+/// The parts of a file that the check reads.
 #[derive(Deserialize)]
 struct CheckedParts {
     #[serde(default)]
     normalizer: Value,
-    /// That it is JSON is all that is asked.
+    /// The check only requires valid JSON here.
     #[serde(default, rename = "decoder")]
     _decoder: Value,
 }
 
-/// Looks at a `tokenizer.json` before it is read.
+/// Checks a `tokenizer.json` before the library reads it.
 ///
 /// # Errors
-/// Why it is not to be read.
+/// The reason for the refusal.
 pub(super) fn check(json: &[u8]) -> Result<(), String> {
     let parts: CheckedParts = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     check_normalizer(&parts.normalizer)
@@ -47,7 +47,7 @@ fn check_normalizer(normalizer: &Value) -> Result<(), String> {
     }
 }
 
-/// The bytes of a text in base 64, with all of its padding.
+/// Decodes a base 64 text with complete padding.
 fn decoded(text: &str) -> Option<Vec<u8>> {
     let digits = text.trim_end_matches('=');
     let is_padded = text.len().is_multiple_of(4) && text.len() - digits.len() <= 2;
@@ -73,7 +73,7 @@ fn decoded(text: &str) -> Option<Vec<u8>> {
     (is_padded && bits == 0).then_some(bytes)
 }
 
-/// Whether a search in a map stays within it, whatever is searched for.
+/// Returns whether every search in a map stays within it.
 fn is_sound(map: &[u8]) -> bool {
     let Some((length, rest)) = map.split_first_chunk::<4>() else {
         return false;
@@ -89,14 +89,14 @@ fn is_sound(map: &[u8]) -> bool {
     let Ok(texts) = std::str::from_utf8(texts) else {
         return false;
     };
-    // Texts of nothing have no letters to search with.
+    // Empty texts have no letters to search with.
     let Some(root) = units.first() else {
         return false;
     };
     let mut seen = vec![false; units.len()];
     let mut open = vec![offset(*root)];
     while let Some(node) = open.pop() {
-        // Each byte is looked up beside the node.
+        // A search looks up each byte around the node.
         if node | 0xff >= units.len() {
             return false;
         }
@@ -120,7 +120,7 @@ fn is_sound(map: &[u8]) -> bool {
     true
 }
 
-/// How far it is from a unit to what is below it.
+/// Returns the distance from a unit to its children.
 fn offset(unit: usize) -> usize {
     (unit >> 10) << ((unit & (1 << 9)) >> 6)
 }

@@ -1,4 +1,4 @@
-//! The bytes that each token adds to a text, where they do not depend on its neighbours.
+//! The bytes that each token adds to a text, if they do not depend on its neighbours.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -7,21 +7,21 @@ use tokenizers::{Decoder, DecoderWrapper};
 
 use super::{TokenError, Tokenizer};
 
-/// What a token is decoded after, so that what is done to the first of a text is not done to it.
+/// A token to decode first, so that the decoder does not treat the next one as the first of a text.
 const BEFORE: &str = "x";
 
-/// Tokens of a vocabulary at most: four times those of the largest that is known.
+/// Maximum tokens of a vocabulary: four times those of the largest known one.
 pub(super) const TOKENS_MAX: u32 = 1 << 20;
 
-/// The letter of each byte.
+/// The byte of each letter.
 static LETTERS: LazyLock<BTreeMap<char, u8>> = LazyLock::new(letters);
 
 impl Tokenizer {
-    /// The bytes of each token by its id: those that a [`super::TextStream`] makes text of. None
-    /// for one that makes no text; a space that the beginning of a text loses is among them.
+    /// Returns the bytes of each token by its id, as a [`super::TextStream`] converts them. A token
+    /// that makes no text has none; a space that the beginning of a text loses is included.
     ///
     /// # Errors
-    /// [`TokenError::Spelling`]: the bytes of a token depend on its neighbours.
+    /// [`TokenError::Spelling`] if the bytes of a token depend on its neighbours.
     pub fn spellings(&self) -> Result<Vec<Vec<u8>>, TokenError> {
         let decoder = self.0.get_decoder().ok_or(TokenError::Spelling("none"))?;
         let spelling = Spelling::new(decoder)?;
@@ -40,7 +40,7 @@ impl Tokenizer {
         Ok(spellings)
     }
 
-    /// The bytes of one token, marks too, within a text.
+    /// Returns the bytes of one token within a text, marks included.
     ///
     /// # Errors
     /// [`TokenError::Decode`].
@@ -60,9 +60,9 @@ impl Tokenizer {
 
 /// How tokens are spelled.
 pub(super) enum Spelling<'a> {
-    /// A letter a byte.
+    /// One letter for each byte.
     Bytes,
-    /// As text, but for `<0x0A>` and the like where the decoder has them.
+    /// As text, except `<0x0A>` and the like if the decoder supports them.
     Text {
         decoder: &'a DecoderWrapper,
         has_bytes: bool,
@@ -97,7 +97,7 @@ impl<'a> Spelling<'a> {
         Ok(Self::Text { decoder, has_bytes })
     }
 
-    /// Whether some tokens are a byte each, and the others text.
+    /// Returns whether some tokens are a byte each, and the others text.
     pub(super) fn has_bytes(&self) -> bool {
         matches!(
             self,
@@ -113,7 +113,7 @@ impl<'a> Spelling<'a> {
             Self::Bytes => {
                 let bytes = token.chars().map(|letter| LETTERS.get(&letter).copied());
                 let bytes: Option<Vec<u8>> = bytes.collect();
-                // One that somebody added may have others.
+                // A token that a user added may have other letters.
                 Ok(bytes.unwrap_or_else(|| token.into_bytes()))
             }
             Self::Text { has_bytes, .. } => match (has_bytes, numbered(&token)) {
@@ -123,7 +123,8 @@ impl<'a> Spelling<'a> {
         }
     }
 
-    /// The text of tokens that others do not depend on, at the beginning of a text or after it.
+    /// Returns the text of tokens that does not depend on others, at the beginning of a text or
+    /// after it.
     pub(super) fn text(
         &self,
         mut tokens: Vec<String>,
@@ -145,14 +146,14 @@ impl<'a> Spelling<'a> {
     }
 }
 
-/// The byte that a token such as `<0x0A>` is.
+/// Returns the byte of a token such as `<0x0A>`.
 pub(super) fn numbered(token: &str) -> Option<u8> {
     let digits = token.strip_prefix("<0x")?.strip_suffix('>')?;
     let is_number = digits.len() == 2 && digits.bytes().all(|it| it.is_ascii_hexdigit());
     is_number.then(|| u8::from_str_radix(digits, 16).ok())?
 }
 
-/// The letter of each byte, as GPT-2 has them: itself where it can be seen, or the next from 256.
+/// Returns the letter of each byte, as in GPT-2: itself if it is visible, or the next from 256.
 fn letters() -> BTreeMap<char, u8> {
     let mut unseen = 0x100..;
     let letter = |byte: u8| {

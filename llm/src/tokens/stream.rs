@@ -1,41 +1,41 @@
-//! Text of tokens that come one by one: in all what the tokeniser's decoder makes of all of them.
+//! Converts tokens to text one by one. The pieces together equal the decoder's text of all tokens.
 //!
-//! Tokens may be bytes. Where they are letters of a byte each, whatever is no UTF-8 becomes U+FFFD
-//! as in any reader of UTF-8. Where a run of tokens such as `<0xE4>` stands for what the vocabulary
-//! has no piece for, the decoder takes the run as a whole: one wrong byte makes each of its bytes a
-//! U+FFFD. So a run is held back until it ends, or for [`RUN_BYTES_MAX`].
+//! Tokens may be bytes. If they are letters of a byte each, invalid UTF-8 becomes U+FFFD as in any
+//! reader of UTF-8. If a run of tokens such as `<0xE4>` stands for text that has no piece in the
+//! vocabulary, the decoder takes the run as a whole: one wrong byte turns each of its bytes into
+//! U+FFFD. So the stream holds a run back until it ends, or for [`RUN_BYTES_MAX`].
 
 use tokenizers::Decoder;
 
 use super::spelling::{Spelling, numbered};
 use super::{TokenError, Tokenizer};
 
-/// Bytes of a run that are held back: more than any character has, joined ones among them, so that
-/// a long text of bytes is read as it comes.
+/// Maximum bytes of a run held back: more than any character has, combined ones included, so that a
+/// long text of bytes appears as it comes.
 const RUN_BYTES_MAX: usize = 64;
 
-/// Text of tokens that come one by one.
+/// Converts tokens to text one by one.
 pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
-    /// Marks that are part of the text, though the tokeniser leaves them out.
+    /// Marks to keep in the text, although the tokeniser omits them.
     marks: Vec<u32>,
     way: PieceDecoding<'a>,
 }
 
 /// How tokens become text.
 enum PieceDecoding<'a> {
-    /// Bytes of a character that is not whole.
+    /// Bytes of an incomplete character.
     Bytes(Vec<u8>),
-    /// Pieces, each by itself but for runs of bytes.
+    /// Pieces, each by itself except runs of bytes.
     Pieces {
         spelling: Spelling<'a>,
         is_begun: bool,
         run: Vec<String>,
     },
-    /// Each after the one before it: the decoder looks at neighbours.
+    /// Each token after the previous one: the decoder looks at neighbours.
     Window {
         tokens: Vec<String>,
-        /// What the first of them made.
+        /// The text of the first of them.
         told: String,
     },
 }
@@ -62,7 +62,7 @@ impl<'a> TextStream<'a> {
         }
     }
 
-    /// What a token adds to the text.
+    /// Returns the text that a token adds.
     ///
     /// # Errors
     /// [`TokenError::Decode`].
@@ -107,7 +107,7 @@ impl<'a> TextStream<'a> {
         }
     }
 
-    /// What was held back, where no more tokens come.
+    /// Returns the text held back, after the last token.
     ///
     /// # Errors
     /// [`TokenError::Decode`].
@@ -129,14 +129,14 @@ impl<'a> TextStream<'a> {
 
 fn decoded(tokenizer: &Tokenizer, tokens: Vec<String>) -> Result<String, TokenError> {
     match tokenizer.0.get_decoder() {
-        // One of the decoders does not expect none.
+        // One of the decoders does not accept an empty list.
         _ if tokens.is_empty() => Ok(String::new()),
         Some(decoder) => decoder.decode(tokens).map_err(TokenError::Decode),
         None => Ok(tokens.join(" ")),
     }
 }
 
-/// What a text has more than one that it mostly begins with.
+/// Returns the part of a text after the given beginning, which it usually has.
 fn added<'a>(told: &str, text: &'a str) -> &'a str {
     let mut letters = text.char_indices().zip(told.chars());
     let differs = letters.find(|((_, letter), told)| letter != told);
@@ -144,15 +144,15 @@ fn added<'a>(told: &str, text: &'a str) -> &'a str {
     &text[same..]
 }
 
-/// Takes the characters that are sure: all but one that may still become whole. What is no UTF-8
-/// becomes U+FFFD.
+/// Takes all complete characters and leaves one that more bytes may complete. Invalid UTF-8 becomes
+/// U+FFFD.
 fn whole_characters(held: &mut Vec<u8>) -> String {
     let sure = held.len() - unfinished(held);
     let rest = held.split_off(sure);
     String::from_utf8_lossy(&std::mem::replace(held, rest)).into_owned()
 }
 
-/// Bytes at the end that begin a character.
+/// Returns the number of bytes at the end that begin a character.
 fn unfinished(bytes: &[u8]) -> usize {
     let last = bytes
         .utf8_chunks()
@@ -164,7 +164,8 @@ fn unfinished(bytes: &[u8]) -> usize {
     }
 }
 
-/// The tokens of a long run that are told: all whole characters, or all where it has a wrong byte.
+/// Returns how many tokens of a long run to output: all complete characters, or all tokens if the
+/// run has a wrong byte.
 fn whole_tokens(run: &[String]) -> usize {
     let bytes: Vec<u8> = run.iter().filter_map(|token| numbered(token)).collect();
     match std::str::from_utf8(&bytes) {

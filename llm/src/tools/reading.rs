@@ -1,27 +1,28 @@
-//! Calls in a text, as it comes: what may be one is held back until it is one, or is none.
+//! Reads calls in a text as it arrives: holds back text that may be a call until it is certain.
 
 use serde_json::{Deserializer, Map, Value};
 
 use super::{ARGUMENTS, BEGIN, CALL_ID, CallForm, END, LIST, Tool, ToolCall};
 
-/// What is given to a function is called so; some models know one, and say the other.
+/// The names of a call's arguments. Some models learned one and write the other.
 const KEYS: [&str; 2] = ["arguments", "parameters"];
 
-/// A call before anybody gave it an id.
+/// A call without an id: name and arguments.
 type NamedCall = (String, Map<String, Value>);
 
-/// Reads what a model writes.
+/// Separates text and calls in a model's output.
 #[derive(Clone, Debug)]
 pub struct CallReader {
     form: CallForm,
     names: Vec<String>,
-    /// Whether text was told.
+    /// Whether the reader has returned text.
     is_text: bool,
     held: String,
 }
 
 impl CallReader {
-    /// For calls of these tools. What the model wrote of a call already is given first.
+    /// Creates a reader for calls of these tools. The first piece must include the part of a call
+    /// that the prompt already contains.
     #[must_use]
     pub fn new(form: CallForm, tools: &[Tool]) -> Self {
         Self {
@@ -32,7 +33,7 @@ impl CallReader {
         }
     }
 
-    /// Takes a piece; gives what is text for sure.
+    /// Adds a piece and returns the part that is certainly text.
     pub fn push(&mut self, piece: &str) -> String {
         self.held.push_str(piece);
         let rest = self.held.split_off(self.sure());
@@ -41,8 +42,8 @@ impl CallReader {
         text
     }
 
-    /// What was held back, where the text is over: the last of the text, or calls. Ids are made of
-    /// the number of a call.
+    /// Ends the text and returns its calls, or as an error the rest of the text. `id` makes the id
+    /// of each call from its number.
     pub fn finish(self, id: impl Fn(usize) -> String) -> Result<Vec<ToolCall>, String> {
         let calls = match self.form {
             CallForm::Marked => self.marked(),
@@ -61,7 +62,7 @@ impl CallReader {
         Ok(calls.collect())
     }
 
-    /// Bytes of what is held that no call begins with.
+    /// Returns how many bytes of the held text cannot belong to a call.
     fn sure(&self) -> usize {
         match self.form {
             CallForm::Bare | CallForm::Channels => match self.is_text || !may_be_bare(&self.held) {
@@ -81,8 +82,8 @@ impl CallReader {
         }
     }
 
-    /// Calls between marks, with nothing but space around them. The last mark may be missing: the
-    /// token that ends a text stands for it.
+    /// Returns the calls between marks, with only space around them. The last mark may be missing:
+    /// the token that ends a text stands for it.
     fn marked(&self) -> Option<Vec<NamedCall>> {
         let (mut rest, mut calls) = (self.held.trim(), Vec::new());
         while !rest.is_empty() {
@@ -97,7 +98,7 @@ impl CallReader {
         Some(calls)
     }
 
-    /// Calls after marks: a list of them, or a name with its arguments each.
+    /// Returns the calls after marks: each a list of calls, or a name with its arguments.
     fn listed(&self) -> Option<Vec<NamedCall>> {
         let (mut rest, mut calls) = (self.held.trim(), Vec::new());
         while !rest.is_empty() {
@@ -149,13 +150,13 @@ impl CallReader {
     }
 }
 
-/// Whether a text may be a call alone.
+/// Returns whether a text may be a call alone.
 fn may_be_bare(text: &str) -> bool {
     let text = text.trim_start();
     text.is_empty() || text.starts_with('{')
 }
 
-/// Bytes of the longest ending that a mark begins with.
+/// Returns the length in bytes of the longest ending that begins a mark.
 fn doubtful(text: &str, mark: &str) -> usize {
     let most = (mark.len() - 1).min(text.len());
     let mut lengths = (1..=most).rev();

@@ -1,14 +1,14 @@
-//! Matrices of experts, which folders have one by one, as one weight each.
+//! Stacks the matrices of experts, which folders store one by one, into one weight each.
 //!
-//! A decoder takes the matrices of a layer's experts together: so files of either kind give the
-//! same decoder, and a provider's memory holds as many contents as an ordinary model has.
+//! A decoder takes the matrices of a layer's experts together. So files of either kind give the
+//! same decoder, and a provider's memory holds as many contents as for an ordinary model.
 
 use souk_memory::{Shape, Tensor};
 
 use super::{Weight, WeightError, Weights};
 use crate::config::{Architecture, Config};
 
-/// What Mixtral's files call the parts of an expert.
+/// Mixtral's names for the parts of an expert.
 const MIXTRAL_NAMES: [(&str, &str); 3] =
     [("w1", "gate_proj"), ("w3", "up_proj"), ("w2", "down_proj")];
 const QWEN_NAMES: [(&str, &str); 3] = [
@@ -17,10 +17,10 @@ const QWEN_NAMES: [(&str, &str); 3] = [
     ("down_proj", "down_proj"),
 ];
 
-/// Stacks what lies apart in the layers of a model; a file that has stacks is left as it is.
+/// Stacks separate matrices in the layers of a model; a file that has stacks stays as it is.
 ///
 /// # Errors
-/// [`WeightError`]: an expert's weight that is missing, or unlike the others.
+/// [`WeightError`] if an expert's weight is missing, or unlike the others.
 pub(crate) fn stack_experts(weights: &mut Weights, config: &Config) -> Result<(), WeightError> {
     let Some(experts) = config.experts else {
         return Ok(());
@@ -48,7 +48,7 @@ pub(crate) fn stack_experts(weights: &mut Weights, config: &Config) -> Result<()
     Ok(())
 }
 
-/// Weights one behind the other.
+/// Concatenates weights.
 fn stacked(
     weights: &mut Weights,
     names: impl ExactSizeIterator<Item = String>,
@@ -82,7 +82,7 @@ fn stacked(
     ))
 }
 
-/// A gate of one row, which some files have as a vector.
+/// Reshapes a gate of one row, which some files store as a vector.
 fn flat_gate(weights: &mut Weights, name: &str) {
     if let Some(Weight::Floats(tensor)) = weights.get_mut(name)
         && let &[width] = tensor.dims()

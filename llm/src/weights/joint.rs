@@ -1,7 +1,7 @@
-//! Matrices that some families keep one below the other, taken apart.
+//! Separates matrices that some families store stacked.
 //!
-//! A decoder is the same whether its products are made one by one or together, and one by one is
-//! how the others are built.
+//! A decoder gives the same results with joint or separate products, and the other families use
+//! separate ones.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use souk_memory::{Shape, Tensor};
 use super::{Weight, WeightError, Weights};
 use crate::config::Config;
 
-/// Takes apart what is joint in the layers of a model.
+/// Separates the joint matrices in the layers of a model.
 ///
 /// # Errors
 /// [`WeightError::Sizes`].
@@ -33,7 +33,8 @@ pub(crate) fn separate(weights: &mut Weights, config: &Config) -> Result<(), Wei
     Ok(())
 }
 
-/// Puts parts of so many rows each where a joint matrix is; a file that has none has them apart.
+/// Replaces a joint matrix with parts of these numbers of rows. A file without one stores the parts
+/// separately.
 fn part(
     weights: &mut Weights,
     base: &str,
@@ -63,7 +64,7 @@ fn part(
 }
 
 impl Weight {
-    /// Some rows of a matrix.
+    /// Returns some rows of a matrix.
     fn rows(&self, rows: Range<usize>) -> Self {
         match self {
             Self::Floats(tensor) => Self::Floats(tensor_rows(tensor, rows)),
@@ -77,7 +78,7 @@ impl Weight {
 
 fn tensor_rows(tensor: &Tensor, rows: Range<usize>) -> Tensor {
     let mut dims = tensor.dims().to_vec();
-    // Rows of blocks of 4 bits are whole bytes: a block is of 32.
+    // A row of 4-bit blocks takes whole bytes, because a block has 32 integers.
     let row = tensor.bytes().len() / dims[0];
     let bytes = tensor.bytes().slice(rows.start * row..rows.end * row);
     dims[0] = rows.len();

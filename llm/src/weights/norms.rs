@@ -1,10 +1,11 @@
-//! Norms that are kept less one, made whole.
+//! Adds one to norms that are stored less one.
 
 use souk_memory::Tensor;
 
 use super::{Weight, Weights};
 
-/// Adds one to the weights of all norms. What is no float stays, to be refused by its name.
+/// Adds one to the weights of all norms. A weight that is not float stays, and the decoder refuses
+/// it by its name.
 pub(crate) fn raise_norms(weights: &mut Weights) {
     let norms = weights.iter_mut();
     for (_, weight) in norms.filter(|(name, _)| name.ends_with("norm.weight")) {

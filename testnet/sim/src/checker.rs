@@ -1,4 +1,4 @@
-//! What must hold at every step, whatever went wrong.
+//! Checks the promises that must hold at every step, whatever goes wrong.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,177 +20,178 @@ use super::machine::{BatchResult, DecodingCache, MarketBreach, SimExchange};
 use super::payments::{Dealings, Payments};
 use super::wholes::Wholes;
 
-/// What the age of an answer may be off by: each core begins with ticks of its own.
+/// Tolerance of an answer's age in milliseconds: each core starts its ticks at a different time.
 const AGE_SLACK_MS: u64 = 50;
 
-/// A promise that was broken.
+/// A broken promise.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "violation")]
 pub enum Violation {
-    /// Two leaders in one term.
+    /// Two replicas led in one term.
     TwoLeaders {
-        /// The term.
+        /// The term with two leaders.
         term: u64,
         /// The first leader.
         first: u64,
-        /// The other one.
+        /// The second leader.
         second: u64,
     },
-    /// Two replicas hold different entries under one index and term.
+    /// Two replicas hold different entries with one index and term.
     LogsDiffer {
-        /// The entry.
+        /// The entry's index.
         index: u64,
-        /// The term.
+        /// The entry's term.
         term: u64,
     },
-    /// Two replicas came to different histories at one index.
+    /// Two replicas have different histories at one index.
     HistoriesDiffer {
-        /// The entry.
+        /// The entry's index.
         index: u64,
-        /// The replica.
+        /// The replica's id.
         replica: u64,
     },
-    /// Two replicas came to different states at one index.
+    /// Two replicas have different states at one index.
     StatesDiffer {
-        /// The entry.
+        /// The entry's index.
         index: u64,
-        /// The replica.
+        /// The replica's id.
         replica: u64,
     },
-    /// Replayed from genesis, a batch gave another result.
+    /// A replay from genesis gave another result for a batch.
     ReplayDiffers {
-        /// The entry.
+        /// The entry's index.
         index: u64,
     },
-    /// A client was told of a result that no replica came to.
+    /// A client received a result that no replica reached.
     AcknowledgedLost {
-        /// The operation, by number.
+        /// The operation's number.
         operation: u64,
     },
-    /// An operation saw a state older than one finished before it began.
+    /// An operation saw a state older than one that finished before it began.
     NotLinearizable {
-        /// The operation, by number.
+        /// The operation's number.
         operation: u64,
-        /// The entry it saw up to.
+        /// The last entry that it saw.
         saw: u64,
-        /// The entry it had to see.
+        /// The last entry that it had to see.
         wanted: u64,
     },
-    /// An answer from what one validator had said something else of its age than is true.
+    /// A validator answered from its own state and stated a wrong age.
     AgeUntrue {
-        /// The operation, by number.
+        /// The operation's number.
         operation: u64,
-        /// What it said.
+        /// The stated and the expected age.
         reason: String,
     },
     /// The market broke a promise.
     Market {
-        /// The replica.
+        /// The replica's id.
         replica: u64,
-        /// What was broken.
+        /// The broken promise.
         breach: String,
     },
-    /// A replica refuses what it wrote itself, although its disk was not harmed.
+    /// A replica refuses its own data although no fault harmed its disk.
     RefusesItself {
-        /// The replica.
+        /// The replica's id.
         replica: u64,
-        /// What it said.
+        /// The replica's error.
         reason: String,
     },
-    /// A replica does not know any more what it told others, or contradicts it.
+    /// A replica lost or contradicts a pledge to other replicas.
     PledgeBroken {
-        /// The replica.
+        /// The replica's id.
         replica: u64,
-        /// What it told.
+        /// The pledge that it lost or contradicts.
         reason: String,
     },
     /// A replica panicked.
     Panicked {
-        /// The replica.
+        /// The replica's id.
         replica: u64,
-        /// What it said.
+        /// The panic message.
         reason: String,
     },
-    /// After everything was healed, the group did not go on.
+    /// After all faults were healed, the group made no progress.
     NoProgress {
         /// Operations without an answer.
         waiting: u64,
-        /// What it said.
+        /// The state of the group.
         reason: String,
     },
-    /// Time in the log is later than a majority's clocks ever showed.
+    /// The log's time is later than a majority's clocks ever showed.
     TimeRanAway {
-        /// The entry.
+        /// The entry's index.
         index: u64,
-        /// By how many milliseconds.
+        /// The difference in milliseconds.
         ahead_ms: u64,
     },
-    /// A lease paid otherwise than the rules of payment say.
+    /// A lease's payment violates the rules of payment.
     PaidWrong {
-        /// The entry.
+        /// The entry's index.
         index: u64,
-        /// What was paid and what was due.
+        /// The payment and the amount due.
         reason: String,
     },
-    /// A promise to a buyer or a provider.
+    /// A buyer's or a provider's core broke a promise.
     Job {
-        /// The machine, by number.
+        /// The machine's number.
         actor: usize,
-        /// What was broken.
+        /// The broken promise.
         reason: String,
     },
-    /// A lease is open although its time is long over.
+    /// A lease is open long after its time.
     LeaseOpen {
-        /// The lease.
+        /// The lease's id.
         lease: u64,
     },
-    /// A forged command was committed and applied.
+    /// The group committed and applied a forged command.
     Forged {
-        /// The entry.
+        /// The entry's index.
         index: u64,
     },
-    /// A replica accuses one that forged nothing.
+    /// A replica accuses another that forged nothing.
     WronglyAccused {
-        /// Who accuses.
+        /// The accusing replica's id.
         replica: u64,
-        /// Whom, of what.
+        /// The accused replica and the accusation.
         reason: String,
     },
     /// A batch was applied a second time.
     AppliedTwice {
-        /// The entry.
+        /// The entry's index.
         index: u64,
     },
-    /// Time in the log went back.
+    /// The log's time went back.
     TimeWentBack {
-        /// The entry.
+        /// The entry's index.
         index: u64,
     },
-    /// After everything was healed and answered, a replica still keeps commands to propose.
+    /// After all faults were healed and all operations answered, a replica still has commands to
+    /// propose.
     ProposalLeft {
-        /// The replica.
+        /// The replica's id.
         replica: u64,
-        /// How many.
+        /// Number of such commands.
         commands: u64,
     },
-    /// A replica's views hold a digest that is not the group's, lack one, or can't be read.
+    /// A replica's views are unreadable, lack a digest, or hold one that differs from the group's.
     ViewsDiffer {
-        /// The replica.
+        /// The replica's id.
         replica: u64,
-        /// What is wrong.
+        /// The difference or the error.
         reason: String,
     },
-    /// A stopped replica's disk does not replay to what it wrote.
+    /// A stopped replica's disk does not replay to the replica's state.
     AuditFails {
-        /// The replica.
+        /// The replica's id.
         replica: u64,
-        /// What it said.
+        /// The audit's error.
         reason: String,
     },
 }
 
 impl Violation {
-    /// Its kind, which must stay the same while a schedule is shortened.
+    /// Returns the violation's kind, which must stay the same while a schedule is shortened.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::TwoLeaders { .. } => "two_leaders",
@@ -221,37 +222,37 @@ impl Violation {
     }
 }
 
-/// What became of a lease.
+/// A change of a lease.
 #[derive(Clone, Copy, Debug)]
 pub enum LeaseChange {
-    /// It was traded.
+    /// The lease was traded.
     Opened(LeaseId),
-    /// It was closed and paid.
+    /// The lease was closed and paid.
     Closed(LeaseId),
 }
 
-/// Everything seen so far, and the first promise broken.
+/// Everything seen so far, and the first broken promise.
 pub struct Checker {
     leaders: BTreeMap<Term, ReplicaId>,
     histories: BTreeMap<LogIndex, History>,
     /// Digests of history and state at each checkpoint, and of every byte of the state.
     states: BTreeMap<LogIndex, (Digest, Digest)>,
     wholes: Wholes,
-    /// A machine that never crashed, restored or forgot: the replay from genesis.
+    /// A machine that never crashes, restores or forgets: the replay from genesis.
     shadow: SimExchange,
     shadow_index: LogIndex,
     shadow_history: History,
     payments: Payments,
     decoded: Rc<RefCell<DecodingCache>>,
-    /// The batches applied, by name.
+    /// Ids of the applied batches.
     batches: BTreeSet<BatchId>,
-    /// Time in the log, as of each entry that moved it.
+    /// The log's time at each entry that moved it.
     times: BTreeMap<LogIndex, LogTime>,
-    /// What became of leases since that was last asked.
+    /// Changes of leases since the last call of `take_changes`.
     changes: Vec<LeaseChange>,
-    /// Account, nonce and results of each batch applied.
+    /// Account, nonce and digest of the results of each applied batch.
     carried: BTreeSet<(AccountKey, Nonce, Digest)>,
-    /// Digest of command and result, for each command applied.
+    /// Digest of command and result of each applied command.
     results: BTreeSet<Digest>,
     acknowledged: Vec<(u64, Digest)>,
     completed: LogIndex,
@@ -259,7 +260,7 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Nothing seen yet.
+    /// Creates a checker that has seen nothing.
     pub fn new(genesis: &Genesis, decoded: Rc<RefCell<DecodingCache>>) -> Self {
         Self {
             leaders: BTreeMap::new(),
@@ -282,17 +283,17 @@ impl Checker {
         }
     }
 
-    /// The first promise broken.
+    /// Returns the first broken promise.
     pub fn violation(&self) -> Option<&Violation> {
         self.violation.as_ref()
     }
 
-    /// Takes note of a promise broken.
+    /// Records a broken promise.
     pub fn report(&mut self, violation: Violation) {
         self.violation.get_or_insert(violation);
     }
 
-    /// A replica leads.
+    /// Records that a replica leads a term.
     pub fn on_leader(&mut self, term: Term, leader: ReplicaId) {
         let first = *self.leaders.entry(term).or_insert(leader);
         if first != leader {
@@ -305,12 +306,12 @@ impl Checker {
         }
     }
 
-    /// How many terms had a leader.
+    /// Returns the number of terms that had a leader.
     pub fn elections(&self) -> usize {
         self.leaders.len()
     }
 
-    /// A replica's history at the index it has applied.
+    /// Compares a replica's history at its applied index.
     pub fn on_history(&mut self, replica: ReplicaId, index: LogIndex, history: &History) {
         let histories = &mut self.histories;
         let first = histories.entry(index).or_insert_with(|| history.clone());
@@ -320,8 +321,8 @@ impl Checker {
         }
     }
 
-    /// A replica's state at a checkpoint; `whole` is all of it, where it has not gone on from
-    /// there.
+    /// Compares a replica's state at a checkpoint; `whole` is the full state, if the replica has
+    /// not advanced beyond it.
     pub fn on_checkpoint(
         &mut self,
         replica: ReplicaId,
@@ -338,13 +339,14 @@ impl Checker {
         }
     }
 
-    /// The group's digests of history and state at a checkpoint, once one replica has reached it.
+    /// Returns the group's digests of history and state at a checkpoint, once a replica has reached
+    /// it.
     pub fn state_at(&self, index: LogIndex) -> Option<(Digest, Digest)> {
         self.states.get(&index).copied()
     }
 
-    /// An entry was applied: the first time, the shadow applies it too. `latest` is the latest time
-    /// the log may show.
+    /// Records an applied entry; the shadow applies it the first time. `latest` is the latest time
+    /// that the log may show.
     pub fn on_applied(&mut self, applied: &AppliedEntry, latest: LogTime) {
         if applied.index <= self.shadow_index {
             return;
@@ -422,23 +424,23 @@ impl Checker {
         }
     }
 
-    /// How often people did what.
+    /// Returns how often people used each feature.
     pub fn dealings(&self) -> Dealings {
         self.payments.dealings.clone()
     }
 
-    /// What became of leases since this was last asked, in order.
+    /// Returns the changes of leases since the last call, in order.
     pub fn take_changes(&mut self) -> Vec<LeaseChange> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Time in the log as of an entry.
+    /// Returns the log's time at an entry.
     pub fn time_at(&self, index: LogIndex) -> LogTime {
         let before = self.times.range(..=index).next_back();
         before.map_or(LogTime(0), |(_, time)| *time)
     }
 
-    /// Whether a batch of an account under one of these nonces came to these results.
+    /// Returns whether a batch of an account with one of these nonces had these results.
     pub fn has_carried(
         &self,
         account: AccountKey,
@@ -452,7 +454,7 @@ impl Checker {
         nonces.any(|nonce| self.carried.contains(&(account, *nonce, said)))
     }
 
-    /// A validator answered from what it had, and said how fresh that is.
+    /// Checks the age that a validator states for an answer from its own state.
     pub fn on_glance(&mut self, operation: u64, expected: ReadMoment, said: ReadMoment) {
         let is_same = (said.applied, said.time) == (expected.applied, expected.time);
         let is_true = said.age_ms.abs_diff(expected.age_ms) <= AGE_SLACK_MS;
@@ -462,17 +464,17 @@ impl Checker {
         }
     }
 
-    /// What an operation that begins now must see.
+    /// Returns the entry that an operation beginning now must see.
     pub fn begin(&self) -> LogIndex {
         self.completed
     }
 
-    /// A command's client was told its result.
+    /// Records that a client received the result of its command.
     pub fn on_acknowledged(&mut self, operation: u64, leaf: Digest) {
         self.acknowledged.push((operation, leaf));
     }
 
-    /// An operation ended having seen the state at `index`.
+    /// Checks an operation that ended after seeing the state at `index`.
     pub fn on_completed(&mut self, operation: u64, wanted: LogIndex, index: LogIndex) {
         if index < wanted {
             let (saw, wanted) = (index.0, wanted.0);
@@ -485,13 +487,13 @@ impl Checker {
         self.completed = self.completed.max(index);
     }
 
-    /// A replica's market was looked at.
+    /// Records a replica's market breach.
     pub fn on_breach(&mut self, replica: ReplicaId, breach: &MarketBreach) {
         let (replica, breach) = (replica.get(), format!("{breach:?}"));
         self.report(Violation::Market { replica, breach });
     }
 
-    /// Everything acknowledged was applied with that result.
+    /// Checks that every acknowledged command was applied with the acknowledged result.
     pub fn check_acknowledged(&mut self) {
         let lost = self
             .acknowledged
@@ -502,12 +504,12 @@ impl Checker {
         }
     }
 
-    /// The end: what the shadow came to.
+    /// Returns the shadow's last index and its final state.
     pub fn shadow(&self) -> (LogIndex, &SimExchange) {
         (self.shadow_index, &self.shadow)
     }
 
-    /// Whether every lease is closed.
+    /// Returns whether every lease is closed.
     pub fn is_all_closed(&self) -> bool {
         self.shadow
             .exchange()
@@ -515,12 +517,12 @@ impl Checker {
             .all(souk_market::Lease::is_closed)
     }
 
-    /// How many commands were applied, ticks included.
+    /// Returns the number of applied commands, including ticks.
     pub fn applied(&self) -> u64 {
         self.shadow_history.size()
     }
 
-    /// Root of the history of the replay from genesis: it names the whole run.
+    /// Returns the root of the history of the replay from genesis, which identifies the whole run.
     pub fn root(&self) -> Digest {
         self.shadow_history.root()
     }

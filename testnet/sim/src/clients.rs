@@ -1,4 +1,4 @@
-//! The people of the simulated market: honest ones, hasty ones, forgers and some who vanish.
+//! The people of the simulated market: honest ones, hasty ones, forgers, and some who vanish.
 
 use souk_market::{
     Acceptance, Accepts, AccountKey, Ask, Batch, Bid, Command, Credits, DeviceId, DeviceMicros,
@@ -11,19 +11,19 @@ use super::machine::{BatchResult, EPOCH_MS, TRUSTED};
 use super::operators::{self, OPERATORS, Operators};
 use super::random::Random;
 
-/// Accounts in the market.
+/// Number of accounts in the market.
 const PEOPLE: usize = 12;
 
-/// Accounts that have nothing and never come.
+/// Number of accounts without credits that never act.
 const STRANGERS: usize = 4;
 
-/// How many of a thousand batches are an operator's.
+/// Operators' share of batches, per thousand.
 const OPERATING: u64 = 80;
 
-/// Commands in a batch, at most.
+/// Maximum commands in a batch.
 const COMMANDS_MAX: u64 = 7;
 
-/// One account and what it knows of its affairs.
+/// An account and its knowledge of its own affairs.
 struct Person {
     account: AccountKey,
     nonce: u64,
@@ -36,28 +36,28 @@ struct Person {
 pub struct People {
     random: Random,
     market: MarketId,
-    /// The operators are the last of them.
+    /// All people; the last ones are the operators.
     people: Vec<Person>,
     operators: Operators,
-    /// Batches sent before, to be replayed.
+    /// Earlier batches, for replays.
     sent: Vec<Vec<u8>>,
 }
 
-/// Batches are sent again at any time of a run: they expire after it.
+/// Lifetime of a batch: long enough to send it again at any time of a run.
 const BATCH_LIFE: Millis = Millis(24 * 3_600_000);
 
-/// A batch as it is sent, and whose it is.
+/// A batch and its author.
 pub struct Letter {
-    /// Who wrote it.
+    /// The author's index.
     pub person: usize,
     /// The signed batch.
     pub bytes: Vec<u8>,
-    /// How many commands it holds.
+    /// Number of commands in the batch.
     pub commands: usize,
 }
 
 impl People {
-    /// The people of a seed, and the market they begin with.
+    /// Creates the people of a seed, and their market's genesis.
     pub fn new(mut random: Random) -> (Self, Genesis) {
         let name = |text: String| Name::try_from(text).expect("a short plain name");
         let mut key = || AccountKey::from(&key(&mut random));
@@ -101,13 +101,13 @@ impl People {
         )
     }
 
-    /// The market they trade in, once all its accounts are known.
+    /// Sets the market of all people, once all accounts are known.
     pub fn join(&mut self, genesis: &Genesis) {
         self.market = genesis.market_id();
         self.operators.join(genesis);
     }
 
-    /// The next batch somebody sends; it is `now` by the sender's clock.
+    /// Returns the next batch of a random person; `now` is the sender's clock.
     pub fn write(&mut self, now: Millis) -> Letter {
         if self.random.chance(20) && !self.sent.is_empty() {
             let bytes = self.sent[self.random.place(self.sent.len())].clone();
@@ -156,7 +156,7 @@ impl People {
         }
     }
 
-    /// A person reads what came of its batch.
+    /// Gives a person the result of its batch.
     pub fn read(&mut self, person: usize, result: &[u8]) {
         let Ok(BatchResult::Applied(outcomes)) = postcard::from_bytes(result) else {
             return;
@@ -250,7 +250,7 @@ impl People {
     }
 }
 
-/// Credits in or out.
+/// Returns a request to deposit or withdraw credits.
 fn request(random: &mut Random) -> Command {
     Command::Request {
         direction: match random.chance(300) {
@@ -262,7 +262,7 @@ fn request(random: &mut Random) -> Command {
     }
 }
 
-/// A lease of theirs, or one they have nothing to do with.
+/// Returns one of the given leases, or a lease of others.
 fn pick(random: &mut Random, leases: &[LeaseId]) -> LeaseId {
     match leases.len() {
         0 => LeaseId(random.below(100)),

@@ -1,4 +1,4 @@
-//! What a run consisted of, and what never happened in many of them.
+//! Counts the events of a run, and finds events that never happened in many runs.
 
 use std::collections::BTreeMap;
 
@@ -6,55 +6,55 @@ use serde::Serialize;
 
 use crate::payments::Dealings;
 
-/// So many seeds must show everything that is counted.
+/// This many seeds must show every counted event.
 pub const SEEDS_TELLING: u64 = 200;
 
-/// What a run consisted of.
+/// Counts of one run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Counts {
-    /// Simulated milliseconds, healing included.
+    /// Simulated milliseconds, including healing.
     pub simulated_ms: u64,
     /// Events handled.
     pub events: u64,
     /// Messages that reached a replica.
     pub messages: u64,
-    /// Messages a replica refused: damaged, or not for it.
+    /// Messages that a replica refused: damaged, or for another recipient.
     pub messages_dropped: u64,
-    /// Market commands sent, once for each batch.
+    /// Market commands sent, counted once for each batch.
     pub commands: u64,
     /// Batches acknowledged.
     pub acknowledged: u64,
     /// Linearizable reads answered.
     pub reads: u64,
-    /// Questions answered from what one validator had.
+    /// Questions that one validator answered from its own state.
     pub glances: u64,
-    /// Times a client tried again.
+    /// Retries by clients.
     pub retries: u64,
-    /// Times a client was told "busy".
+    /// "Busy" answers to clients.
     pub busy: u64,
-    /// Forged batches refused by the replica that was asked to take them in.
+    /// Forged batches that the receiving replica refused.
     pub turned_away: u64,
     /// Commands verified for their leader or for another validator, by all replicas.
     pub verified: u64,
-    /// Forged entries and batches that were found and refused.
+    /// Forged entries and batches that replicas found and refused.
     pub forgeries: u64,
-    /// Changes of members that nobody ordered, found and refused.
+    /// Changes of members without an order that replicas found and refused.
     pub changes_refused: u64,
-    /// States for which no majority vouched, refused.
+    /// States without a majority's signatures that replicas refused.
     pub states_refused: u64,
-    /// Replicas whose memory went wrong and that stopped, each alone.
+    /// Replicas that stopped alone because their memory went wrong.
     pub stopped_alone: u64,
-    /// Orders about validators that operators gave.
+    /// Operators' orders about validators.
     pub orders: u64,
     /// Commands and ticks applied.
     pub applied: u64,
     /// Terms that had a leader.
     pub elections: usize,
-    /// Crashes.
+    /// Crashes of machines.
     pub crashes: u64,
-    /// Processes killed, whose machines went on.
+    /// Processes killed while their machines continued.
     pub kills: u64,
-    /// Starts.
+    /// Starts of replicas.
     pub starts: u64,
     /// Starts refused because of a harmed disk.
     pub refused: u64,
@@ -62,9 +62,9 @@ pub struct Counts {
     pub replaced: u64,
     /// Membership changes proposed.
     pub member_changes: u64,
-    /// Of them, while some replicas did not hear others.
+    /// Membership changes proposed during a partition.
     pub member_changes_apart: u64,
-    /// Times a replica deleted its views and began them anew.
+    /// Times that a replica deleted and rebuilt its views.
     pub views_rebuilt: u64,
     /// States compared at checkpoints.
     pub checkpoints: u64,
@@ -74,69 +74,69 @@ pub struct Counts {
     pub snapshots_installed: u64,
     /// Commands replayed by audits at the end.
     pub audited: u64,
-    /// Questions that market clients put to validators, each time they were put.
+    /// Attempts of market clients to ask a validator.
     pub questions_put: u64,
     /// Questions that validators answered.
     pub questions: u64,
-    /// Questions and batches that came to a result.
+    /// Questions and batches with a result.
     pub questions_answered: u64,
-    /// Those that no validator answered.
+    /// Questions and batches that no validator answered.
     pub questions_unreached: u64,
-    /// Batches of which nobody knows whether they were carried out.
+    /// Batches with an unknown outcome.
     pub batches_uncertain: u64,
-    /// Changes that watchers heard of.
+    /// Changes that watchers received.
     pub changes_heard: u64,
-    /// Market clients whose process ended and started again.
+    /// Restarts of market clients' processes.
     pub clients_restarted: u64,
     /// Jobs that buyers began.
     pub jobs_begun: u64,
-    /// Jobs done.
+    /// Jobs that succeeded.
     pub jobs_finished: u64,
-    /// Of them sessions, whose parts keep states.
+    /// Sessions among them; the parts of a session keep states.
     pub sessions_finished: u64,
-    /// Jobs that ended with a reason.
+    /// Jobs that failed with a reason.
     pub jobs_failed: u64,
-    /// Jobs stopped by their user.
+    /// Jobs that their user cancelled.
     pub jobs_cancelled: u64,
-    /// Jobs that another life of their buyer went on with.
+    /// Jobs that a restarted buyer resumed.
     pub jobs_resumed: u64,
     /// Requests answered.
     pub answers: u64,
-    /// Of them wrong, by liars whom nobody compared.
+    /// Wrong answers among them, from liars without a comparison.
     pub answers_wrong: u64,
-    /// Of them to requests that left out what they were fed by the ones before.
+    /// Answers among them to requests that omitted inputs fed by earlier ones.
     pub answers_fed: u64,
     /// Pairs of results compared.
     pub compared: u64,
-    /// Times a buyer told a provider that it does not pay.
+    /// Times that a buyer informed a provider of its refusal to pay.
     pub refused_aloud: u64,
-    /// Times a buyer asked a provider how its lease went.
+    /// Times that a buyer asked a provider about the progress of its lease.
     pub legs_resumed: u64,
-    /// Tensors that a buyer handed on.
+    /// Tensors that a buyer forwarded.
     pub handed_on: u64,
-    /// Tensors offered by one provider to another.
+    /// Tensors that one provider offered to another.
     pub offers: u64,
     /// Parts run.
     pub parts_run: u64,
-    /// Parts that a liar gave wrong.
+    /// Wrong values that liars returned for parts.
     pub lies: u64,
-    /// Contents that came to providers.
+    /// Contents that providers received.
     pub contents_moved: u64,
-    /// Buyers killed at work.
+    /// Buyers killed during a job.
     pub buyers_killed: u64,
-    /// Of them, those that nobody started again.
+    /// Killed buyers that never restarted.
     pub buyers_vanished: u64,
-    /// Noted leases refused by buyers that refuse all.
+    /// False refusals of noted leases, by buyers that refuse everything.
     pub disputes_false: u64,
-    /// Leases refused as soon as they were there.
+    /// Leases refused immediately after the trade.
     pub refused_at_once: u64,
-    /// Leases whose buyer said that work began, and sent nothing.
+    /// Leases whose buyer reported a start of work and sent nothing.
     pub leases_held: u64,
     /// Pauses of users in their sessions.
     pub pauses: u64,
-    /// Sessions done of which one request was open at a time.
+    /// Finished sessions with one open request at a time.
     pub sessions_of_one: u64,
-    /// Runs of which more was stated than was worked.
+    /// Runs for which a provider stated more than its work.
     pub runs_overbilled: u64,
     /// Providers killed.
     pub providers_killed: u64,
@@ -144,19 +144,19 @@ pub struct Counts {
     pub providers_started: u64,
     /// Providers that stopped by themselves.
     pub providers_stopped: u64,
-    /// Why jobs failed.
+    /// Number of failed jobs by reason.
     pub reasons: BTreeMap<String, u64>,
-    /// How often people did what.
+    /// How often people used each feature of the market.
     #[serde(flatten)]
     pub dealings: Dealings,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
 }
 
-/// Counts of many runs, by name, those of faults and of reasons too.
+/// Sums of many runs' counts by name, including those of faults and reasons.
 #[derive(Clone, Debug, Default)]
 pub struct Sums {
-    /// How often each thing happened.
+    /// How often each event happened.
     pub counts: BTreeMap<String, u64>,
     seeds: u64,
 }
@@ -177,8 +177,8 @@ impl Sums {
         }
     }
 
-    /// What did not happen in any of the runs although there were many: a simulator that does not
-    /// play it proves nothing about it.
+    /// Returns the events that never happened although there were many runs: a simulator without an
+    /// event proves nothing about it.
     #[must_use]
     pub fn never(&self) -> Vec<&str> {
         let zeros = self.counts.iter().filter(|(_, count)| **count == 0);

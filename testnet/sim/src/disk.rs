@@ -1,4 +1,4 @@
-//! A disk that forgets what was not synced, sector by sector, and fails on command.
+//! A simulated disk that loses unsynced data, sector by sector, and fails on command.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -9,30 +9,31 @@ use souk_consensus::Disk;
 
 use super::random::Random;
 
-/// The unit that is written whole or not at all.
+/// The unit of atomic writes.
 const SECTOR_BYTES: usize = 512;
 
-/// Writes of a log after one that landed elsewhere, which prove that it had been acknowledged.
+/// Log writes after a misdirected one that prove its acknowledgement.
 const WRITES_AFTER: u32 = 3;
 
-/// A handle on a simulated disk; it outlives the replica that uses it.
+/// A handle to a simulated disk, which outlives the replica that uses it.
 #[derive(Clone)]
 pub struct SimDisk {
     state: Rc<RefCell<DiskState>>,
 }
 
-/// What a disk does wrong, until it is told otherwise.
+/// Faults of a disk, until changed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DiskFaults {
-    /// After so many more syncs, of files or of names, one fails with EIO.
+    /// Number of syncs (of files or of names) before one that fails with EIO.
     pub sync_fails: Option<u32>,
-    /// The same, but that nothing is lost by it: the process is killed before that sync.
+    /// Number of syncs before the process is killed, which loses nothing.
     pub killed_at_sync: Option<u32>,
-    /// Every write fails with ENOSPC, about half of its sectors written.
+    /// Whether every write fails with ENOSPC after about half of its sectors.
     pub full: bool,
-    /// The next read comes back short.
+    /// Whether the next read returns too few bytes.
     pub short_read: bool,
-    /// The next write of a log's file lands elsewhere in it; how long power is lost after that.
+    /// If set, the next write to a log file goes to a wrong offset. The value is the duration of
+    /// the power loss that follows.
     pub misdirects: Option<u64>,
 }
 
@@ -44,8 +45,8 @@ struct DiskState {
     durable_names: BTreeMap<String, u64>,
     pending: Vec<NameChange>,
     faults: DiskFaults,
-    /// A write went elsewhere: how many writes of the log followed, and how long power is to be
-    /// lost.
+    /// After a misdirected write: the number of later log writes, and the duration of the power
+    /// loss to come.
     misdirected: Option<(u32, u64)>,
 }
 
@@ -53,20 +54,20 @@ struct DiskState {
 enum NameChange {
     Set(String, u64),
     Remove(String),
-    /// One transaction of a journal: after a crash there is the one name or the other.
+    /// A rename in one journal transaction: after a crash, one of the two names exists.
     Rename(String, String),
 }
 
-/// What reads see, and what a crash would put back of it.
+/// A file as reads see it, and its state after a crash.
 #[derive(Default)]
 struct FileState {
     seen: Vec<u8>,
-    /// So many of its first bytes are durable, but for what was written since the last sync.
+    /// Number of leading durable bytes, except those written since the last sync.
     durable_bytes: usize,
-    /// How durable bytes were before they were overwritten, in order.
+    /// Earlier contents of overwritten durable bytes, in order.
     overwritten: Vec<(usize, Vec<u8>)>,
     dirty: Vec<(usize, usize)>,
-    /// What is durable, where a sync failed and reads still see what it lost.
+    /// The durable bytes if a sync failed and reads still see the lost ones.
     apart: Option<Vec<u8>>,
 }
 
@@ -94,7 +95,7 @@ impl FileState {
         self.durable_bytes = self.seen.len();
     }
 
-    /// Each unsynced sector arrived or did not, and reads see what arrived.
+    /// Keeps or drops each unsynced sector; reads then see the result.
     fn crash(&mut self, random: &mut Random) {
         if self.dirty.is_empty() && self.apart.is_none() {
             return;
@@ -103,8 +104,7 @@ impl FileState {
         self.durable_bytes = self.seen.len();
     }
 
-    /// Each unsynced sector arrived or did not, and nothing of it is tried again. Gives what is
-    /// durable.
+    /// Keeps or drops each unsynced sector for good, and returns the durable bytes.
     fn lose(&mut self, random: &mut Random) -> Vec<u8> {
         let mut durable = self.apart.take().unwrap_or_else(|| self.as_synced());
         self.overwritten.clear();
@@ -121,7 +121,7 @@ impl FileState {
         durable
     }
 
-    /// The file as it was at the last sync.
+    /// Returns the file as of the last sync.
     fn as_synced(&self) -> Vec<u8> {
         let mut durable = self.seen[..self.durable_bytes].to_vec();
         for (offset, before) in self.overwritten.iter().rev() {
@@ -131,7 +131,7 @@ impl FileState {
     }
 }
 
-/// Writes into a file, which becomes longer if need be.
+/// Writes into a file and extends it if necessary.
 fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
     if file.len() < offset {
         file.resize(offset, 0);
@@ -142,7 +142,7 @@ fn put(file: &mut Vec<u8>, offset: usize, bytes: &[u8]) {
 }
 
 impl SimDisk {
-    /// An empty disk with its own stream of chance.
+    /// Creates an empty disk with its own random stream.
     pub fn new(random: Random) -> Self {
         let state = DiskState {
             random,
@@ -159,7 +159,7 @@ impl SimDisk {
         }
     }
 
-    /// Power is lost: what was not synced may be gone.
+    /// Loses power: unsynced data may disappear.
     pub fn crash(&self) {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
@@ -177,31 +177,33 @@ impl SimDisk {
         }
     }
 
-    /// Whether a sync has failed since power was last lost: reads may see what is lost.
+    /// Returns whether a sync has failed since the last power loss, so that reads may see lost
+    /// data.
     pub fn has_failed(&self) -> bool {
         let state = self.state.borrow();
         state.files.values().any(|file| file.apart.is_some())
     }
 
-    /// How long power is lost now, since a write went elsewhere and enough came after it.
+    /// Returns the duration of the power loss that is due, because enough writes followed a
+    /// misdirected one.
     pub fn is_due(&self) -> Option<u64> {
         let misdirected = &mut self.state.borrow_mut().misdirected;
         let (_, down_ms) = misdirected.take_if(|(after, _)| *after >= WRITES_AFTER)?;
         Some(down_ms)
     }
 
-    /// Whether a write went elsewhere and too few came after it to prove it: what it was to hold is
-    /// lost without a trace, which is beyond what replication promises.
+    /// Returns whether a write was misdirected and too few followed to prove it. Its data is lost
+    /// without a trace, which is beyond the promises of replication.
     pub fn has_lost_unseen(&self) -> bool {
         self.state.borrow().misdirected.is_some()
     }
 
-    /// Changes what the disk does wrong.
+    /// Changes the disk's faults.
     pub fn set_faults(&self, change: impl FnOnce(&mut DiskFaults)) {
         change(&mut self.state.borrow_mut().faults);
     }
 
-    /// Removes everything: a new disk in the same machine.
+    /// Removes all files, as with a new disk in the same machine.
     pub fn wipe(&self) {
         let mut state = self.state.borrow_mut();
         state.files.clear();
@@ -212,8 +214,8 @@ impl SimDisk {
         state.faults.misdirects = None;
     }
 
-    /// Flips one bit in a file whose name begins with `prefix`, after a crash: what reads see is
-    /// then durable.
+    /// Flips one bit in a file whose name begins with `prefix`. The disk must have crashed, so that
+    /// visible data is durable.
     pub fn flip_bit(&self, prefix: &str) -> bool {
         let mut state = self.state.borrow_mut();
         let state = &mut *state;
@@ -240,7 +242,7 @@ impl SimDisk {
     }
 }
 
-/// About half of what is to be written: whole sectors of it.
+/// Returns about half of the bytes to write, in whole sectors.
 fn first_sectors(offset: u64, bytes: &[u8]) -> &[u8] {
     let sector = SECTOR_BYTES as u64;
     let end = (offset + bytes.len() as u64 / 2) / sector * sector;
@@ -260,7 +262,7 @@ fn apply(names: &mut BTreeMap<String, u64>, change: NameChange) {
     }
 }
 
-/// Counts down; true once, when it comes to its end.
+/// Counts down and returns true once, at the end.
 fn is_next(after: &mut Option<u32>) -> bool {
     let left = after.take();
     *after = left.and_then(|left| left.checked_sub(1));
@@ -273,12 +275,12 @@ impl DiskState {
         self.pending.push(change);
     }
 
-    /// Counts a sync; true if it is the one that fails.
+    /// Counts a sync and returns whether it fails.
     fn sync_fails(&mut self) -> bool {
         is_next(&mut self.faults.sync_fails)
     }
 
-    /// Counts a sync; an error if the process is killed before it.
+    /// Counts a sync and fails if the process is killed before it.
     fn killed(&mut self) -> io::Result<()> {
         match is_next(&mut self.faults.killed_at_sync) {
             true => Err(io::ErrorKind::Interrupted.into()),
@@ -286,7 +288,7 @@ impl DiskState {
         }
     }
 
-    /// Where a write of a log lands.
+    /// Returns the offset at which a log write lands.
     fn misdirect(&mut self, name: &str, offset: usize, length: usize) -> io::Result<usize> {
         if let Some((after, _)) = &mut self.misdirected {
             *after += 1;
@@ -358,7 +360,7 @@ impl Disk for SimDisk {
         let mut state = self.state.borrow_mut();
         state.killed()?;
         if state.sync_fails() {
-            // As Linux does it: what could not be written counts as written from then on.
+            // As in Linux, data of a failed write-back counts as written afterwards.
             let mut random = state.random.clone();
             let file = state.file(name)?;
             file.apart = Some(file.lose(&mut random));

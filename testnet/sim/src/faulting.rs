@@ -1,4 +1,4 @@
-//! Faults begin and end, and machines with a lost disk are replaced as an operator would do it.
+//! Begins and ends faults, and replaces machines with a lost disk as an operator would.
 
 use souk_consensus::ReplicaId;
 use souk_roles::validator::event::Event as CoreEvent;
@@ -10,7 +10,7 @@ use super::world::actors::Role;
 use super::world::{Event, World};
 
 impl World {
-    /// A fault of the schedule begins.
+    /// Begins a fault of the schedule.
     pub(super) fn begin_fault(&mut self, number: usize) {
         if self.healed {
             return;
@@ -31,7 +31,7 @@ impl World {
                 boundary,
                 down_ms,
             } => {
-                // One that is to lose power does.
+                // A machine that is due to lose power loses it now.
                 let machine = &mut self.nodes[node];
                 machine.is_killed = machine.running.is_some() && machine.dies_at.is_none();
                 self.crash(node, boundary, down_ms);
@@ -68,7 +68,7 @@ impl World {
                 down_ms,
             } => self.harm_views(node, harm, down_ms),
             Fault::Transfer { to } => self.transfer(to),
-            // A majority is honest: one lies at a time.
+            // Only one validator lies at a time, so that a majority is honest.
             Fault::Forge { .. } | Fault::Lie { .. } if self.has_liar() => {}
             Fault::Lie { node, .. } => self.lie(node),
             Fault::WrongState { node } => self.go_wrong(node),
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// A fault of the schedule ends.
+    /// Ends a fault of the schedule.
     pub(super) fn end_fault(&mut self, number: usize) {
         if !self.healed {
             let fault = self.faults[number].fault.clone();
@@ -156,7 +156,7 @@ impl World {
         }
     }
 
-    /// An honest program takes the place of one that lied.
+    /// Replaces the program of a liar with an honest one.
     pub(super) fn replace_liar(&mut self, node: usize) {
         let lied = std::mem::take(&mut self.nodes[node].forges);
         if lied && self.nodes[node].running.is_some() {
@@ -169,7 +169,8 @@ impl World {
         nodes.any(|node| node.forges || node.lie.is_some())
     }
 
-    /// One at a time, as a lost disk is: more would be beyond what replication promises.
+    /// Corrupts a machine's memory. Only one fails at a time, as with lost disks: more would be
+    /// beyond the promises of replication.
     fn go_wrong(&mut self, node: usize) {
         if self.may_lose_a_disk()
             && let Some(running) = &self.nodes[node].running
@@ -178,7 +179,7 @@ impl World {
         }
     }
 
-    /// A process whose memory went wrong is started anew.
+    /// Restarts a process whose memory went wrong.
     pub(super) fn mend_memory(&mut self, node: usize) {
         if self.nodes[node].is_wrong() {
             self.power_off(node, 100);
@@ -190,7 +191,8 @@ impl World {
         self.nodes[node].busy_until = self.nodes[node].busy_until.max(until);
     }
 
-    /// One disk at a time may be harmed for good: more would be beyond what replication promises.
+    /// Returns whether a disk may be lost. Only one may be harmed for good at a time: more would be
+    /// beyond the promises of replication.
     fn may_lose_a_disk(&self) -> bool {
         self.nodes
             .iter()
@@ -210,8 +212,8 @@ impl World {
         self.nodes[node].harmed = self.nodes[node].disk.flip_bit(prefix);
     }
 
-    /// The disk writes to the wrong place. It is known for a harmed one from then on: once what
-    /// was to be there was acknowledged, it is refused at the next start.
+    /// Misdirects a write. The disk counts as harmed from then on: once the lost data was
+    /// acknowledged, the next start refuses the disk.
     fn misdirect(&mut self, node: usize, down_ms: u64) {
         if self.nodes[node].running.is_none() || !self.may_lose_a_disk() {
             return;
@@ -222,14 +224,14 @@ impl World {
             .set_faults(|faults| faults.misdirects = Some(down_ms));
     }
 
-    /// Power is lost where a write went elsewhere and others followed.
+    /// Loses power if other writes have followed a misdirected one.
     pub(super) fn lose_misdirected(&mut self, node: usize) {
         if let Some(down_ms) = self.nodes[node].disk.is_due() {
             self.power_off(node, down_ms);
         }
     }
 
-    /// No disk does anything wrong any more.
+    /// Ends all faults of disks.
     pub(super) fn heal_disks(&self) {
         for disk in self.all_disks() {
             disk.set_faults(|faults| *faults = DiskFaults::default());
@@ -252,7 +254,7 @@ impl World {
         self.replace(node);
     }
 
-    /// A new replica takes the place of one whose disk is gone or can't be trusted.
+    /// Replaces a machine whose disk is gone or unreliable with a new replica.
     pub(super) fn replace(&mut self, node: usize) {
         let new = ReplicaId::new(self.next_id).expect("ids begin at one");
         self.next_id += 1;
@@ -262,7 +264,8 @@ impl World {
         machine.disk.wipe();
         machine.rows.wipe();
         machine.harmed = false;
-        // One that was still waiting to be taken in leaves the first one's place open.
+        // If this machine is still waiting for its admission, it keeps the id of the first replica
+        // that it replaces.
         machine.replaces = machine.replaces.or(Some(machine.id));
         machine.id = new;
         self.at(self.now + 200, Event::Start { node });

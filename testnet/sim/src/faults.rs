@@ -1,16 +1,16 @@
-//! What goes wrong and when: a schedule drawn from the seed before the run, so that it can be
-//! shortened without changing anything else.
+//! The schedule of faults, drawn from the seed before the run, so that it can be shortened without
+//! other changes.
 
 use serde::Serialize;
 
 use super::random::Random;
 use super::rows::{HARMS, Harm};
 
-/// Where in a round a replica dies.
+/// The point in a round at which a replica dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Boundary {
-    /// Before anything of the round was sent.
+    /// Before the replica sends anything.
     Begin,
     /// After the first messages left.
     SentFirst,
@@ -20,9 +20,9 @@ pub enum Boundary {
     Persisted,
     /// After the acknowledgements left.
     SentAfter,
-    /// After entries were applied, before anyone was told.
+    /// After applying entries, before any reply.
     Applied,
-    /// While a snapshot is being written.
+    /// During the write of a snapshot.
     Snapshot,
 }
 
@@ -36,193 +36,193 @@ const BOUNDARIES: [Boundary; 7] = [
     Boundary::Snapshot,
 ];
 
-/// One thing that goes wrong. Nodes are counted from zero; times are in simulated milliseconds.
+/// A fault. Node numbers start at zero; times are in simulated milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "fault")]
 pub enum Fault {
-    /// Power is lost at a boundary, and comes back.
+    /// A machine loses power at a boundary, and restarts later.
     Crash {
-        /// The node.
+        /// The node's number.
         node: usize,
-        /// Where in its round.
+        /// The point in its round.
         boundary: Boundary,
-        /// How long it stays off.
+        /// How long the machine stays off.
         down_ms: u64,
     },
-    /// The process is killed at a boundary, and what it wrote is kept, synced or not.
+    /// A process is killed at a boundary; its writes survive, synced or not.
     Kill {
-        /// The node.
+        /// The node's number.
         node: usize,
-        /// Where in its round.
+        /// The point in its round.
         boundary: Boundary,
-        /// How long it stays off.
+        /// How long the process stays off.
         down_ms: u64,
     },
-    /// Power is lost everywhere at once.
+    /// All machines lose power at once.
     Blackout {
-        /// How long it stays off.
+        /// How long they stay off.
         down_ms: u64,
     },
-    /// The process stands still, its clock does not.
+    /// A process is suspended while its clock continues.
     Pause {
-        /// The node.
+        /// The node's number.
         node: usize,
-        /// How long, or how far.
+        /// Duration of the pause.
         ms: u64,
     },
-    /// The clock jumps and stays there.
+    /// A clock jumps and keeps the offset.
     ClockJump {
-        /// The node.
+        /// The node's number.
         node: usize,
-        /// How long, or how far.
+        /// Size of the jump; negative if back.
         ms: i64,
     },
-    /// The nodes of the mask and the others don't hear each other.
+    /// The nodes of the mask and the others cannot hear each other.
     Partition {
-        /// One bit for each node of one side.
+        /// The nodes of one side, one bit each.
         mask: u64,
-        /// How long, or how far.
+        /// Duration of the partition.
         ms: u64,
     },
-    /// One node no longer reaches another, which still reaches it.
+    /// One node cannot reach another, which can still reach it.
     OneWay {
-        /// Who is not heard.
+        /// The node that is not heard.
         from: usize,
-        /// Who does not hear, or who is to lead.
+        /// The node that does not hear.
         to: usize,
-        /// How long, or how far.
+        /// Duration of the fault.
         ms: u64,
     },
-    /// Two nodes don't hear each other, all others hear both.
+    /// Two nodes cannot hear each other; all others hear both.
     Cut {
-        /// One node.
+        /// The first node's number.
         one: usize,
-        /// The other.
+        /// The second node's number.
         other: usize,
-        /// How long, or how far.
+        /// Duration of the cut.
         ms: u64,
     },
     /// All messages of a node are slow.
     SlowLink {
-        /// The node.
+        /// The node's number.
         node: usize,
-        /// By how much.
+        /// Additional delay.
         delay_ms: u64,
-        /// How long, or how far.
+        /// Duration of the fault.
         ms: u64,
     },
-    /// Messages are lost, doubled, delayed out of order and damaged.
+    /// The network loses, duplicates, reorders and damages messages.
     Storm {
-        /// Of a thousand messages, how many are lost.
+        /// Lost messages per thousand.
         lost: u64,
-        /// Of a thousand, how many come twice.
+        /// Duplicated messages per thousand.
         doubled: u64,
-        /// Of a thousand, in how many a bit is flipped.
+        /// Messages with a flipped bit per thousand.
         damaged: u64,
-        /// The most a message is late.
+        /// Maximum additional delay of a message.
         spread_ms: u64,
-        /// How long, or how far.
+        /// Duration of the storm.
         ms: u64,
     },
     /// One of the next syncs fails with EIO.
     SyncFails {
-        /// The node.
+        /// The node's number.
         node: usize,
-        /// How many go well before it.
+        /// Successful syncs before it.
         after: u32,
     },
-    /// The disk has no room.
+    /// A disk has no room.
     Full {
-        /// The node.
+        /// The node's number.
         node: usize,
-        /// How long, or how far.
+        /// Duration of the fault.
         ms: u64,
     },
-    /// No disk has room, those of buyers and providers neither.
+    /// No disk has room, including those of buyers and providers.
     AllFull {
-        /// How long, or how far.
+        /// Duration of the fault.
         ms: u64,
     },
-    /// A write of the log lands elsewhere in its file, and some writes later power is lost.
+    /// A log write goes to a wrong offset in its file; the machine loses power some writes later.
     Misdirect {
-        /// The node.
+        /// The node's number.
         node: usize,
-        /// How long it stays off.
+        /// How long the machine stays off.
         down_ms: u64,
     },
-    /// Syncs take long.
+    /// Syncs are slow.
     SlowDisk {
-        /// The node.
+        /// The node's number.
         node: usize,
-        /// How long a sync takes.
+        /// Duration of a sync.
         sync_ms: u64,
-        /// How long, or how far.
+        /// Duration of the fault.
         ms: u64,
     },
-    /// The next start reads short.
+    /// The next start gets a short read.
     ShortRead {
-        /// The node.
+        /// The node's number.
         node: usize,
     },
     /// One durable bit flips while the node is down.
     FlipBit {
-        /// The node.
+        /// The node's number.
         node: usize,
-        /// How long it stays off.
+        /// How long the machine stays off.
         down_ms: u64,
     },
     /// The folder of the views is harmed while the node is down.
     Views {
-        /// The node.
+        /// The node's number.
         node: usize,
-        /// How.
+        /// The kind of harm.
         harm: Harm,
-        /// How long it stays off.
+        /// How long the machine stays off.
         down_ms: u64,
     },
-    /// The disk is gone: the replica is removed and a new one joins.
+    /// The disk is lost: operators remove the replica, and a new one joins.
     Replace {
-        /// The node.
+        /// The node's number.
         node: usize,
     },
-    /// The same while some of the nodes don't hear the others.
+    /// A disk is lost during a partition.
     ReplaceApart {
-        /// The node.
+        /// The node's number.
         node: usize,
-        /// One bit for each node of one side.
+        /// The nodes of one side, one bit each.
         mask: u64,
-        /// How long, or how far.
+        /// Duration of the partition.
         ms: u64,
     },
-    /// The leader hands over.
+    /// The leader transfers its leadership.
     Transfer {
-        /// Who does not hear, or who is to lead.
+        /// The node that should lead.
         to: usize,
     },
-    /// A validator lies: it takes in what is forged, and forges what it sends while it leads. Then
-    /// an honest one takes its place, on the disk it left.
+    /// A validator lies: it accepts forgeries, and forges its messages while it leads. Then an
+    /// honest one takes over its disk.
     Forge {
-        /// The node.
+        /// The node's number.
         node: usize,
-        /// How long, or how far.
+        /// How long it lies.
         ms: u64,
     },
-    /// A validator lies: it offers the others a state that it made up, and tells them, as a leader
-    /// of a later term would, that the members changed.
+    /// A validator lies: it offers the others an invented state, and announces membership changes
+    /// like a leader of a later term.
     Lie {
-        /// The node.
+        /// The node's number.
         node: usize,
-        /// For how long it gives out the parts of the state.
+        /// How long it serves the parts of the state.
         ms: u64,
     },
-    /// A validator's memory goes wrong: its state is another, and its quick digests are right.
+    /// A validator's memory goes wrong: its state differs while its quick digests stay right.
     WrongState {
-        /// The node.
+        /// The node's number.
         node: usize,
     },
-    /// A leader reorders the commands of batches it takes in.
+    /// A leader reorders the commands of incoming batches.
     Reorder {
-        /// How long, or how far.
+        /// How long it does so.
         ms: u64,
     },
 }
@@ -232,15 +232,15 @@ pub enum Fault {
 pub struct TimedFault {
     /// Simulated milliseconds since the start.
     pub at_ms: u64,
-    /// What.
+    /// The fault and its parameters.
     #[serde(flatten)]
     pub fault: Fault,
 }
 
-/// The mean time between two faults.
+/// Mean milliseconds between two faults.
 const MEAN_MS: u64 = 1_500;
 
-/// Draws what goes wrong before `until_ms`.
+/// Draws the faults before `until_ms`.
 pub fn schedule(seed: u64, nodes: usize, until_ms: u64) -> Vec<TimedFault> {
     let mut random = Random::new(seed, "faults");
     let mut faults = Vec::new();

@@ -1,22 +1,22 @@
-//! What a validator that lies sends: states it made up, and changes of members that nobody ordered.
+//! The messages of a lying validator: invented states, and membership changes without an order.
 
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2, Entry, EntryType};
 use souk_consensus::manifest::Manifest;
 
-/// A raft id that operators never give.
+/// A raft id that operators never assign.
 pub const STRANGER: u64 = 1_000;
 
-/// A state that a liar gives out, part by part.
+/// An invented state that a liar serves part by part.
 pub struct ForgedState {
-    /// Its parts.
+    /// The manifest of its parts.
     pub manifest: Manifest,
-    /// All of it.
+    /// The encoded state.
     pub bytes: Bytes,
 }
 
-/// A change of members in raft's own form.
+/// Returns a membership change in raft's own form.
 pub fn change(steps: &[(ConfChangeType, u64)]) -> ConfChangeV2 {
     let single = |(kind, id): &(ConfChangeType, u64)| {
         let mut single = ConfChangeSingle {
@@ -31,7 +31,7 @@ pub fn change(steps: &[(ConfChangeType, u64)]) -> ConfChangeV2 {
     change
 }
 
-/// Makes an entry one that changes the members.
+/// Turns an entry into a membership change.
 pub fn change_members(entry: &mut Entry, change: ConfChangeV2) {
     entry.set_entry_type(EntryType::EntryConfChangeV2);
     let data = change.write_to_bytes();

@@ -1,10 +1,10 @@
-//! What a party can be made to lose, found by trying everything the other one can do.
+//! Finds the maximum loss of a party by trying everything that the other party can do.
 //!
-//! One lease is played on the real exchange, a step of ten seconds at a time. One party does what a
-//! node of souk does; the other may do at each step whatever the rules let it, or nothing. All its
-//! ways are followed to the end (those that come to the same state once), so the loss that is
-//! printed is the worst there is, at this step of time. What the other may do comes from the
-//! market's own commands and from the fields of a receipt, none left out: `moves` and `lies`.
+//! A game plays one lease on the real exchange, in steps of ten seconds. One party acts as a souk
+//! node; at each step, the other may make any move that the rules allow, or none. The search
+//! follows all sequences of moves to the end, and those that reach the same state only once, so the
+//! printed loss is the worst at this step size. The moves come from all of the market's commands
+//! and all fields of a receipt: see `moves` and `lies`.
 
 mod lies;
 mod moves;
@@ -21,50 +21,50 @@ use position::{LENGTH, PRICE, Position, Side};
 
 /// The length of a step.
 const STEP: Millis = Millis(10_000);
-/// The time between an attacker's moves in games of a minute and more.
+/// Time between an attacker's moves in games of a minute or longer.
 const LONG_STEP: Millis = Millis(30_000);
-/// When a provider of souk says that it is ready, where it sees no work.
+/// When a souk provider declares itself ready if it sees no work.
 const READY_AFTER: Millis = Millis(10_000);
-/// When it sees whether the buyer has said that the work began.
+/// When a provider checks whether the buyer has reported the start of the work.
 const FIRST_NOTE: Millis = Millis(30_000);
-/// How often it notes what was used.
+/// How often a provider notes its usage.
 const NOTE_PERIOD: Millis = Millis(240_000);
-/// How much more time than planned a buyer of souk gives: times, and beyond.
+/// How much more than the planned time a souk buyer allows: a factor, and a constant.
 const PATIENCE: (u64, Millis) = (20, Millis(5_000));
-/// How much more than the time it saw a buyer of souk pays: a share, and beyond.
+/// How much more than the time it saw a souk buyer pays: the divisor of a share, and a constant.
 const UNSEEN: (u64, Millis) = (16, Millis(250));
-/// The most that notes add to what the buyer accepted by word.
+/// Maximum usage that notes add beyond the buyer's last acceptance.
 const NOTE_SPAN: Millis = Millis(300_000);
 
-/// One attack, and the most it can cost.
+/// An attack, and its maximum cost.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// What is done to whom.
+    /// A description of the attack.
     pub attack: String,
-    /// The seconds of device time that the work was planned to take.
+    /// Planned device seconds of the work.
     pub planned_s: u64,
-    /// The most that the honest party loses, in seconds of the device at the lease's price.
+    /// Maximum loss of the honest party, in device seconds at the lease's price.
     pub lost_s: f64,
-    /// What that costs the attacker, in the same; below zero where it gains.
+    /// The attacker's cost in that case, in the same unit; negative if it gains.
     pub cost_s: f64,
-    /// The most that it loses beyond what that costs the attacker, in any way that was looked at.
+    /// Maximum loss beyond the attacker's cost, over all sequences of moves.
     pub excess_s: f64,
-    /// The reputation that the honest party loses, of a thousand.
+    /// Reputation that the honest party loses, per thousand.
     pub reputation_lost: u16,
-    /// Ways that were looked at: those that come to the same state once.
+    /// Sequences of moves that the search followed; those that reach the same state count once.
     pub ways: usize,
-    /// The fields of a receipt that were falsified, one at a time.
+    /// The falsified fields of a receipt, one at a time.
     pub fields: Vec<&'static str>,
 }
 
-/// Who plays what.
+/// The attack in a game.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Game {
-    /// The provider does no work and notes what it likes; the buyer is there.
+    /// The provider does no work and notes any usage; the buyer is present.
     FalseNotes,
-    /// The same, and the buyer is gone once it has begun.
+    /// The provider does no work and notes any usage; the buyer has left after the start.
     FalseNotesToNobody,
-    /// The provider works; the buyer takes what it is given and pays as little as it can.
+    /// The provider works; the buyer takes the results and pays as little as possible.
     UnpaidWork,
     /// The provider holds its device ready; the buyer sends nothing.
     Holding,
@@ -95,20 +95,20 @@ impl Game {
     }
 }
 
-/// What the end of a game came to, in micro-credits.
+/// The result of a game, in micro-credits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Loss {
     lost: i64,
-    /// What the attacker keeps, so that of two equal losses the cheaper one is the worse.
+    /// The attacker's gain, so that the cheaper of two equal losses ranks as the worse.
     kept: i64,
     reputation: u16,
 }
 
-/// The worst of many ends.
+/// The worst of many results.
 #[derive(Clone, Copy)]
 struct Worst {
     loss: Loss,
-    /// The most that was lost beyond what that cost the attacker.
+    /// Maximum loss beyond the attacker's cost.
     excess: i64,
 }
 
@@ -159,7 +159,7 @@ fn finding(attack: String, planned: Millis, worst: Worst, ways: usize) -> Findin
     }
 }
 
-/// The most that the honest party can lose from here.
+/// Returns the honest party's maximum loss from this position.
 fn search(
     game: Game,
     planned: Millis,
@@ -191,7 +191,7 @@ fn search(
     most
 }
 
-/// What an attacker may do; always also nothing.
+/// Returns the attacker's moves, always including none.
 fn moves_of(game: Game, planned: Millis, position: &Position) -> Vec<Option<Command>> {
     let is_long = planned >= Millis(60_000);
     if is_long && !position.age().0.is_multiple_of(LONG_STEP.0) {
@@ -220,7 +220,7 @@ fn planned_work(game: Game, planned: Millis) -> Millis {
     }
 }
 
-/// What the honest party does now.
+/// Makes the honest party's move.
 fn act_honestly(game: Game, planned: Millis, position: &mut Position) {
     let lease = position.lease().id;
     let is_first = position.age() == Millis(0);
@@ -235,8 +235,8 @@ fn act_honestly(game: Game, planned: Millis, position: &mut Position) {
     }
 }
 
-/// A buyer that is there, and to which nothing is given: it accepts nothing by word of it, and
-/// leaves in the end.
+/// Acts for a buyer that is present but receives nothing: it accepts no usage, and disputes
+/// the lease when its patience ends.
 fn judge_note(planned: Millis, position: &mut Position) {
     let lease = position.lease().id;
     let (times, beyond) = PATIENCE;
@@ -249,13 +249,13 @@ fn judge_note(planned: Millis, position: &mut Position) {
     }
 }
 
-/// The most usage that a buyer of souk pays where it saw so much time of it.
+/// Returns the maximum usage for which a souk buyer pays if it saw this much time.
 fn payable(seen: Millis) -> DeviceMicros {
     let (share, beyond) = UNSEEN;
     DeviceMicros((seen.0 + seen.0 / share + beyond.0) * 1_000)
 }
 
-/// A provider at work: it notes as it goes, and stops where it may not.
+/// Acts for a working provider: it notes its usage, and stops at its limit.
 fn note_work(planned: Millis, position: &mut Position) {
     let lease = position.lease();
     let (id, is_running) = (lease.id, lease.is_running());
@@ -292,7 +292,8 @@ fn note_work(planned: Millis, position: &mut Position) {
     }
 }
 
-/// A provider that sees no work says that it is ready, and claims the time of a lease that is over.
+/// Acts for a provider that sees no work: it declares itself ready, and claims the time of an ended
+/// lease.
 fn claim(position: &mut Position) {
     let lease = position.lease();
     let is_due = match lease.state {
@@ -306,8 +307,8 @@ fn claim(position: &mut Position) {
     }
 }
 
-/// What the honest party has lost. A provider that worked is owed its work, and one whose device is
-/// held its idle price for the rest of the time.
+/// Returns the honest party's loss. The market owes a working provider its work, and a provider
+/// with a held device its idle price for the rest of the time.
 fn loss(game: Game, position: &Position) -> Loss {
     let (attacker, honest) = (game.attacker(), game.attacker().other());
     let worth = |time: Millis| i64::try_from(time.0 * PRICE.0 / 1_000).unwrap_or(i64::MAX);
@@ -324,7 +325,7 @@ fn loss(game: Game, position: &Position) -> Loss {
     }
 }
 
-/// Work of a minute is done, and its receipt has a field that is false.
+/// Plays receipts with one false field for a minute's finished work.
 fn false_receipts() -> Vec<Finding> {
     let planned = Millis(60_000);
     let mut position = Position::new();
@@ -371,9 +372,10 @@ fn false_receipts() -> Vec<Finding> {
     by_loss.into_iter().map(finding).collect()
 }
 
-/// Whether a buyer of souk signs a receipt, where it knows what an honest one says.
+/// Returns whether a souk buyer that knows the honest receipt signs this one.
 fn is_signed(body: &ReceiptBody, honest: &ReceiptBody) -> bool {
-    // What it cannot know it lets stand; all else is as it knows it, and the sum is bounded.
+    // The buyer accepts fields that it cannot know. All others must match its knowledge, and it
+    // bounds the sum.
     let known = ReceiptBody {
         dtype: body.dtype,
         usage: body.usage,
@@ -390,8 +392,8 @@ fn is_signed(body: &ReceiptBody, honest: &ReceiptBody) -> bool {
     *body == known && is_bounded && body.check().is_ok()
 }
 
-/// A buyer with new keys refuses, goes silent and settles a thousandth of a credit, a hundred
-/// times: what becomes of the provider's reputation.
+/// Plays a buyer with new keys that refuses, stays silent, and settles a thousandth of a credit, a
+/// hundred times. Returns the effect on the provider's reputation.
 fn talk() -> Finding {
     let mut position = Position::new();
     let rounds = 100;
@@ -422,7 +424,7 @@ fn talk() -> Finding {
     finding(attack, Millis(0), Worst::of(loss), rounds)
 }
 
-/// The findings as the rules of the market have them in their text.
+/// Returns the findings as rows of the table in the market's documentation.
 pub fn table(findings: &[Finding]) -> impl Iterator<Item = [String; 5]> {
     let row = |finding: &Finding| {
         [

@@ -1,4 +1,4 @@
-//! What is traded, and what people keep in mind of it.
+//! The traded resources, and people's memory of trades.
 
 use souk_market::{Dtype, KindCode, Resources, SigningKey, Throughput};
 
@@ -7,7 +7,7 @@ use super::random::Random;
 /// Units of each device.
 pub const CAPACITY: u32 = 2;
 
-/// What every device has.
+/// Returns the resources of every device.
 pub fn resources() -> Resources {
     Resources {
         kind: KindCode(2),
@@ -18,7 +18,7 @@ pub fn resources() -> Resources {
     }
 }
 
-/// Keeps the latest few.
+/// Adds an item to a list of the latest few.
 pub fn push<T>(list: &mut Vec<T>, item: T) {
     if list.len() == 16 {
         list.remove(0);
@@ -26,7 +26,7 @@ pub fn push<T>(list: &mut Vec<T>, item: T) {
     list.push(item);
 }
 
-/// A key of the run.
+/// Returns a random key of the run.
 pub fn key(random: &mut Random) -> SigningKey {
     let mut seed = [0; 32];
     for part in seed.chunks_mut(8) {

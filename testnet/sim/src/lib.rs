@@ -1,8 +1,9 @@
-//! The simulator: production replicas, log and exchange in one thread, everything from one seed.
+//! The simulator: production replicas, log and exchange in one thread, with everything drawn from
+//! one seed.
 //!
-//! Network, disks, clocks, scheduling and people are simulated; nothing else is. A run first draws
-//! its schedule of faults, lives through it, heals, and looks at everything once more. A schedule
-//! that breaks a promise is shortened as far as it goes while the same promise stays broken.
+//! Only network, disks, clocks, scheduling and people are simulated. A run first draws its schedule
+//! of faults, applies it, heals, and checks everything once more. If a schedule breaks a promise,
+//! the simulator shortens the schedule while the same promise stays broken.
 //!
 //! ```no_run
 //! use souk_sim::{Config, run};
@@ -57,38 +58,38 @@ use world::World;
 /// Mean number of commands in a simulated batch.
 const BATCH_COMMANDS: u64 = 4;
 
-/// Batches that reach one validator at the same moment, at most: every other time there are from
-/// two to so many, else one.
+/// Maximum batches that reach one validator at the same moment: every other time from two to this
+/// many, otherwise one.
 const RUSH_MAX: u64 = 8;
 
-/// Their mean number.
+/// Mean number of batches in a rush.
 const RUSH_BATCHES: u64 = 3;
 
 /// Entries between two digests of the whole state.
 const CHECKPOINT_ENTRIES: u64 = 128;
 
-/// What to simulate.
+/// Configuration of a run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Everything follows from it.
+    /// Determines the whole run.
     pub seed: u64,
-    /// Simulated minutes with faults; healing comes after them.
+    /// Simulated minutes with faults; healing follows.
     pub minutes: u64,
-    /// Replicas, at least 3.
+    /// Number of replicas, at least 3.
     pub nodes: usize,
-    /// Market commands a simulated second.
+    /// Market commands per simulated second.
     pub commands_per_second: u64,
-    /// Whether batches come in rushes, which validators pack into one entry; else one by one.
+    /// Whether batches come in rushes, which validators pack into one entry, or one by one.
     pub rushes: bool,
-    /// Which faults of the schedule to live through; all of them if not given.
+    /// Indices of the schedule's faults to apply; all if none.
     pub faults: Option<Vec<usize>>,
 }
 
 impl Config {
-    /// Market commands a simulated second, if nothing else is asked for.
+    /// Default of market commands per simulated second.
     pub const COMMANDS_PER_SECOND: u64 = 100;
 
-    /// A run of `minutes` with 5 replicas and 100 commands a second.
+    /// Returns a run of `minutes` with 5 replicas and 100 commands a second.
     #[must_use]
     pub fn new(seed: u64, minutes: u64) -> Self {
         Self {
@@ -111,41 +112,41 @@ impl Config {
     }
 }
 
-/// What a run came to.
+/// Results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// The seed.
+    /// The seed of the run: repeat it for the same run.
     pub seed: u64,
     /// Simulated minutes with faults.
     pub minutes: u64,
-    /// Replicas.
+    /// Number of replicas.
     pub nodes: usize,
-    /// What it consisted of.
+    /// Counts of the run's events.
     pub counts: Counts,
     /// Root of the history at the end: equal for equal seeds.
     pub history: String,
-    /// A hash of what every job and provider remembered at its end: equal for equal seeds.
+    /// A hash of the final memory of every job and provider: equal for equal seeds.
     pub cores: String,
-    /// The promise that was broken, if one was.
+    /// The broken promise, if there is one.
     pub failure: Option<Failure>,
 }
 
-/// A broken promise and how to see it again.
+/// A broken promise and how to reproduce it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Failure {
-    /// The promise.
+    /// The broken promise.
     pub violation: Violation,
-    /// The shortest schedule found that breaks it, as numbers into the seed's schedule.
+    /// The shortest schedule found that breaks it, as indices into the seed's schedule.
     pub faults: Vec<usize>,
-    /// The same in full.
+    /// The faults of this schedule.
     pub schedule: Vec<TimedFault>,
-    /// Runs made to shorten it.
+    /// Runs used to shorten the schedule.
     pub runs: u32,
-    /// The command that shows it again.
+    /// The command that reproduces it.
     pub replay: String,
 }
 
-/// Runs a simulation, and if a promise is broken shortens its schedule.
+/// Runs a simulation. If it breaks a promise, shortens its schedule.
 #[must_use]
 pub fn run(config: &Config) -> Report {
     let (mut report, violation) = run_once(config);
@@ -155,7 +156,7 @@ pub fn run(config: &Config) -> Report {
     report
 }
 
-/// Runs a simulation once, and says which promise it breaks, if it does.
+/// Runs a simulation once and returns the promise that it breaks, if any.
 #[must_use]
 pub fn first_violation(config: &Config) -> Option<Violation> {
     run_once(config).1
@@ -187,7 +188,7 @@ fn run_once(config: &Config) -> (Report, Option<Violation>) {
     (report, violation)
 }
 
-/// The faults a run lives through.
+/// Returns the faults to apply.
 fn chosen(config: &Config) -> Vec<TimedFault> {
     let all = faults::schedule(config.seed, config.nodes, config.simulated_ms());
     match &config.faults {

@@ -1,5 +1,5 @@
-//! A validator that offers the others a state it made up, and tells them, as a leader of a later
-//! term would, of changes of members that nobody ordered. All else it does is honest.
+//! A validator that offers an invented state to the others, and announces unordered membership
+//! changes like a leader of a later term. All else it does is honest.
 
 use bytes::Bytes;
 use raft::eraftpb::{ConfChangeType, ConfChangeV2, Entry, Message, MessageType};
@@ -16,14 +16,14 @@ use super::machine::SimExchange;
 use super::random::Random;
 use super::world::{Event, World};
 
-/// Bytes of a part of a state that is offered.
+/// Bytes of a part of an offered state.
 const PART_BYTES: usize = 16 << 10;
 
-/// How far a state may set the log's clock ahead, in milliseconds.
+/// Maximum milliseconds by which a state sets the log's clock ahead.
 const YEAR_MS: u64 = 31_536_000_000;
 
 impl World {
-    /// A validator lies to all others.
+    /// Makes a validator lie to all others.
     pub(super) fn lie(&mut self, node: usize) {
         let market = self.machine();
         let Some(running) = &self.nodes[node].running else {
@@ -57,7 +57,8 @@ impl World {
         }
     }
 
-    /// A liar gives out a part of what it made up. False if that is not what is asked for.
+    /// Answers with a part of the invented state. Returns false if the message asks for something
+    /// else.
     pub(super) fn answer_falsely(&mut self, from: ReplicaId, to: usize, bytes: &Bytes) -> bool {
         let Some(lie) = &self.nodes[to].lie else {
             return false;
@@ -88,7 +89,8 @@ impl World {
     }
 }
 
-/// The market at its beginning as if it were the latest state, sometimes of a time far ahead.
+/// Returns the market's initial state as if it were the latest one, sometimes with a time far
+/// ahead.
 fn forged_state(
     liar: &Replica<SimExchange>,
     market: &SimExchange,
@@ -109,7 +111,7 @@ fn forged_state(
     })
 }
 
-/// An offer that the liar signed, for itself and in everybody's name.
+/// Returns an offer that the liar signs for itself and in the name of all others.
 fn offer(
     liar: &Replica<SimExchange>,
     to: ReplicaId,
@@ -140,8 +142,9 @@ fn offer(
     PeerMessage::Raft(Box::new(message)).encode()
 }
 
-/// Who is to leave or to join, and where it takes two entries the second one. What operators did
-/// order is none of it: valid entries told in two ways are found only at the next snapshot.
+/// Returns the members to remove or add, and the second step if the change takes two entries.
+/// Excludes changes that operators ordered: if valid entries are sent in two versions, only the
+/// next snapshot reveals it.
 fn forged_steps(
     liar: &Replica<SimExchange>,
     to: ReplicaId,
@@ -165,7 +168,7 @@ fn forged_steps(
     }
 }
 
-/// Entries after the liar's last, said to be committed.
+/// Returns an append message with entries after the liar's last, marked as committed.
 fn append(liar: &Replica<SimExchange>, to: ReplicaId, changes: &[ConfChangeV2]) -> Bytes {
     let mut message = message(liar, to, MessageType::MsgAppend);
     let last = liar.log().last();
@@ -186,7 +189,7 @@ fn append(liar: &Replica<SimExchange>, to: ReplicaId, changes: &[ConfChangeV2]) 
     PeerMessage::Raft(Box::new(message)).encode()
 }
 
-/// A message of a term in which nobody was elected.
+/// Returns a message in a term without an elected leader.
 fn message(liar: &Replica<SimExchange>, to: ReplicaId, kind: MessageType) -> Message {
     let mut message = Message {
         from: liar.status().id.get(),

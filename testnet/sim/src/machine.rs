@@ -1,4 +1,4 @@
-//! The real exchange as the simulated replicas run it, with an eye on its invariants.
+//! The real exchange in simulated replicas, with checks of its invariants.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,39 +19,39 @@ pub use souk_roles::validator::exchange::BatchResult;
 use souk_roles::validator::exchange::{ExchangeMachine, LogCommand, Watch};
 use souk_roles::validator::questions::{self, AnsweringMachine};
 
-/// What wall clocks show when a simulation begins.
+/// Wall clock time at the start of a simulation, in Unix milliseconds.
 pub const EPOCH_MS: u64 = 1_700_000_000_000;
 
-/// Stands for a valid signature, so that the simulator spends its time on replication; any other
-/// signature is really checked.
+/// Stands for a valid signature, so that the simulator spends its time on replication. It really
+/// verifies all other signatures.
 pub const TRUSTED: Signature = Signature([0; 64]);
 
-/// Batches kept decoded: all replicas apply the same ones at about the same time.
+/// Cached decoded batches: all replicas apply the same ones at about the same time.
 const DECODED_MAX: usize = 4_096;
 
-/// Decoded batches by their bytes, shared by all replicas of one simulation: each is decoded, its
-/// signature really checked and its leaf hashed once, whoever wants to know.
+/// Decoded batches by their bytes, shared by all replicas of one simulation, so that each batch is
+/// decoded, verified and hashed only once.
 #[derive(Default)]
 pub struct DecodingCache {
     batches: Vec<Option<Rc<Decoding>>>,
 }
 
-/// What one command is.
+/// A decoded command.
 #[derive(Debug)]
 pub struct Decoding {
     bytes: Vec<u8>,
-    /// A result of it, and the leaf of both.
+    /// A result of the command, and the leaf of both.
     leaf: RefCell<Option<(Vec<u8>, Digest)>>,
-    /// The batch, whoever signed it.
+    /// The batch, with an unverified author.
     pub batch: Result<VerifiedBatch, BatchFault>,
-    /// The order about validators, if it is one.
+    /// The order about validators, if the command is one.
     pub order: Option<SignedOrder>,
-    /// Whether its account did.
+    /// Whether the command's account signed it.
     pub authentic: bool,
 }
 
 impl DecodingCache {
-    /// What the command at a place is.
+    /// Returns the decoded command.
     pub fn get(&mut self, command: &[u8]) -> Rc<Decoding> {
         let mut hasher = DefaultHasher::new();
         hasher.write(command);
@@ -69,7 +69,7 @@ impl DecodingCache {
         decoding
     }
 
-    /// The leaf of a command and its result.
+    /// Returns the leaf of a command and its result.
     pub fn leaf(&mut self, command: &[u8], result: &[u8]) -> Digest {
         let decoding = self.get(command);
         let mut known = decoding.leaf.borrow_mut();
@@ -101,7 +101,7 @@ impl Decoding {
         }
     }
 
-    /// Refuses what its account did not sign.
+    /// Returns the command, or an error if its account did not sign it.
     pub fn verified(self: Rc<Self>) -> Result<Rc<Self>, CommandFault> {
         match self.authentic {
             true => Ok(self),
@@ -116,7 +116,7 @@ fn is_signed(signed: &SignedBatch) -> bool {
     signed.signature == TRUSTED || signed.clone().verify().is_ok()
 }
 
-/// What the exchange did since it was last asked.
+/// Acts of the exchange since the last call of `take_events`.
 #[derive(Default)]
 pub struct EventRecorder(RefCell<Vec<Event>>);
 
@@ -126,19 +126,19 @@ impl Watch for EventRecorder {
     }
 }
 
-/// Room for most results at once.
+/// Initial capacity for encoded results; enough for most.
 const RESULT_BYTES: usize = 256;
 
-/// A promise of the market that was broken.
+/// A broken promise of the market.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MarketBreach {
-    /// Balances, escrow and fees are not what came in less what went out.
+    /// Balances, escrow and fees do not equal deposits less withdrawals.
     Unbalanced,
-    /// An account's credits moved without a word, so its statement does not add up.
+    /// An account's credits moved without an event, so its statement does not add up.
     Untold(AccountKey),
     /// A lease was closed a second time.
     ClosedTwice(LeaseId),
-    /// A device was leased beyond what it has.
+    /// A device was leased beyond its capacity.
     SoldTwice(AccountKey, DeviceId),
 }
 
@@ -147,15 +147,15 @@ pub struct SimExchange {
     machine: ExchangeMachine<EventRecorder>,
     decoded: Rc<RefCell<DecodingCache>>,
     closed: BTreeSet<LeaseId>,
-    /// What each account was last told to have.
+    /// The last reported balances of each account.
     told: BTreeMap<AccountKey, Balances>,
     breach: Option<MarketBreach>,
-    /// Its memory went wrong: the state is another, and every quick digest is right.
+    /// Whether the replica's memory went wrong: the state differs, and every quick digest is right.
     is_wrong: Cell<bool>,
 }
 
 impl SimExchange {
-    /// A market at its beginning.
+    /// Creates a market at its beginning.
     pub fn new(genesis: &Genesis, decoded: Rc<RefCell<DecodingCache>>) -> Self {
         Self {
             machine: ExchangeMachine::new(genesis, EventRecorder::default()),
@@ -167,7 +167,7 @@ impl SimExchange {
         }
     }
 
-    /// The same, vouching for states with a validator's key.
+    /// Returns this exchange with a validator's key, which signs its states.
     pub fn signing_with(self, key: SigningKey) -> Self {
         Self {
             machine: self.machine.signing_with(key),
@@ -175,32 +175,32 @@ impl SimExchange {
         }
     }
 
-    /// The validators.
+    /// Returns the roster of validators.
     pub fn roster(&self) -> &Roster {
         self.machine.roster()
     }
 
-    /// Its memory goes wrong until it is started anew.
+    /// Corrupts the memory until the next start.
     pub fn go_wrong(&self) {
         self.is_wrong.set(true);
     }
 
-    /// Whether its memory went wrong.
+    /// Returns whether the memory went wrong.
     pub fn is_wrong(&self) -> bool {
         self.is_wrong.get()
     }
 
-    /// The exchange.
+    /// Returns the exchange.
     pub fn exchange(&self) -> &Exchange {
         self.machine.exchange()
     }
 
-    /// What happened since this was last asked.
+    /// Returns the events since the last call.
     pub fn take_events(&self) -> Vec<Event> {
         self.machine.watch().0.take()
     }
 
-    /// The first promise broken, if one was.
+    /// Returns the first broken promise, if any.
     pub fn breach(&self) -> Option<&MarketBreach> {
         self.breach.as_ref()
     }
@@ -219,7 +219,7 @@ impl SimExchange {
         encoded(&result)
     }
 
-    /// Looks at what was done after the first `before` events.
+    /// Checks the events after the first `before` ones.
     fn check(&mut self, before: usize) {
         for event in &self.machine.watch().0.borrow()[before..] {
             match event {
@@ -244,7 +244,7 @@ impl SimExchange {
         }
     }
 
-    /// Looks at every lease: costs more, so it is done now and then.
+    /// Checks every lease. This costs more, so the simulator calls it only now and then.
     pub fn check_leases(&self, capacity: u64) -> Option<MarketBreach> {
         let mut sold: BTreeMap<(AccountKey, DeviceId), u64> = BTreeMap::new();
         for lease in self.exchange().leases() {

@@ -1,5 +1,5 @@
-//! The operators' orders about validators, and the leader's steps towards them, as an operator and
-//! each validator's keeper would do it.
+//! The operators' orders about validators, and the leader's steps to fulfil them, as a real
+//! operator and each validator's keeper would act.
 
 use std::collections::BTreeSet;
 
@@ -15,13 +15,12 @@ use super::machine::EPOCH_MS;
 use super::operators;
 use super::world::{World, operations};
 
-/// How long an order is valid, in milliseconds: longer than any clock is behind.
+/// Validity of an order in milliseconds: longer than any clock is behind.
 const ORDER_MS: u64 = 600_000;
 
 impl World {
-    /// Operators admit the machines there are and remove those that are gone. The leader takes the
-    /// next step towards that: a newcomer learns, then votes, then the one in whose place it came
-    /// leaves.
+    /// Operators admit the existing machines and remove the lost ones. The leader takes the next
+    /// step: a newcomer learns, then votes, and then the replica that it replaces leaves.
     pub(super) fn drive_members(&mut self) {
         let Some(leader) = self.leader() else { return };
         let Some(running) = &self.nodes[leader].running else {
@@ -38,7 +37,7 @@ impl World {
         if let Some(order) = self.next_order(&roster) {
             self.give_order(leader, &order);
         }
-        // An id that no machine ever had is never taken in.
+        // The group never admits an id that no machine ever had.
         let is_known = |id: &u64| {
             self.has_machine(*id) || group.voters.contains(id) || group.learners.contains(id)
         };
@@ -55,7 +54,8 @@ impl World {
                 changes: vec![change],
             },
         };
-        // Refused while another change is under way or it is behind: tried again in a second.
+        // The leader refuses the step during another change or while it is behind, and retries in a
+        // second.
         self.nodes[leader].apply(self.now, event);
         self.work(leader);
     }
@@ -64,7 +64,8 @@ impl World {
         self.nodes.iter().any(|node| node.id.get() == raft_id)
     }
 
-    /// Machines are admitted in the order of their ids, so that each gets its own.
+    /// Returns the next order. Operators admit machines in the order of their ids, so that each
+    /// gets its own.
     fn next_order(&self, roster: &Roster) -> Option<Order> {
         let unknown = |id: &u64| !roster.seats().contains_key(id);
         if let Some(raft_id) = (1..self.next_id).find(unknown) {

@@ -1,23 +1,23 @@
-//! The simulated network: who hears whom, how late, and in what state.
+//! The simulated network: it decides whether, when and in which state messages arrive.
 
 use bytes::Bytes;
 
 use super::random::Random;
 
-/// Milliseconds a message takes when nothing is wrong, at least and at most.
+/// Minimum and maximum milliseconds of a message's delay without faults.
 const DELAY_MS: (u64, u64) = (0, 4);
 
 /// The state of all links.
 pub struct Network {
     random: Random,
     nodes: usize,
-    /// For each ordered pair, how many faults cut it at the moment.
+    /// For each ordered pair, the number of faults that cut it at the moment.
     cut: Vec<u32>,
     slow_ms: Vec<u64>,
     storms: Vec<Storm>,
 }
 
-/// Chances in a thousand, and the spread of delays.
+/// Chances per thousand, and the spread of delays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Storm {
     pub lost: u64,
@@ -27,7 +27,7 @@ pub struct Storm {
 }
 
 impl Network {
-    /// Links between `nodes` nodes, none of them cut.
+    /// Creates uncut links between `nodes` nodes.
     pub fn new(random: Random, nodes: usize) -> Self {
         let (cut, slow_ms) = (vec![0; nodes * nodes], vec![0; nodes]);
         Self {
@@ -39,7 +39,7 @@ impl Network {
         }
     }
 
-    /// Cuts or mends one direction.
+    /// Cuts or restores one direction.
     pub fn set_cut(&mut self, from: usize, to: usize, cut: bool) {
         let count = &mut self.cut[from * self.nodes + to];
         *count = if cut {
@@ -49,7 +49,7 @@ impl Network {
         };
     }
 
-    /// Cuts or mends both directions between the nodes of a mask and the others.
+    /// Cuts or restores both directions between the nodes of a mask and the others.
     pub fn set_partition(&mut self, mask: u64, cut: bool) {
         for from in 0..self.nodes {
             for to in 0..self.nodes {
@@ -60,36 +60,36 @@ impl Network {
         }
     }
 
-    /// Whether somebody does not hear somebody.
+    /// Returns whether any link is cut.
     pub fn is_cut(&self) -> bool {
         self.cut.iter().any(|count| *count > 0)
     }
 
-    /// Makes everything a node sends late.
+    /// Delays everything that a node sends.
     pub fn set_slow(&mut self, node: usize, delay_ms: u64) {
         self.slow_ms[node] = delay_ms;
     }
 
-    /// A storm begins.
+    /// Begins a storm.
     pub fn begin_storm(&mut self, storm: Storm) {
         self.storms.push(storm);
     }
 
-    /// A storm ends.
+    /// Ends a storm.
     pub fn end_storm(&mut self, storm: Storm) {
         if let Some(place) = self.storms.iter().position(|other| *other == storm) {
             self.storms.swap_remove(place);
         }
     }
 
-    /// Everything works again.
+    /// Ends all faults.
     pub fn heal(&mut self) {
         self.cut.fill(0);
         self.slow_ms.fill(0);
         self.storms.clear();
     }
 
-    /// What becomes of a message: the copies that arrive, and after how many milliseconds.
+    /// Returns the copies of a message that arrive, each with its delay in milliseconds.
     pub fn carry(&mut self, from: usize, to: usize, bytes: Bytes) -> [Option<(u64, Bytes)>; 2] {
         if self.cut[from * self.nodes + to] > 0 {
             return [None, None];

@@ -1,4 +1,4 @@
-//! One simulated machine: a disk, a clock, and a validator's core on them, while it runs.
+//! One simulated machine: a disk, a clock, and a validator's core that runs on them.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -27,8 +27,8 @@ use super::machine::{Decoding, DecodingCache, EPOCH_MS, SimExchange};
 use super::random::Random;
 use super::rows::SimRows;
 
-/// How often a clock is one that runs far too fast or too slowly, and by how much at most; others
-/// are a little off, as clocks are.
+/// Share of clocks that run far too fast or too slowly, and their maximum drift; other clocks are
+/// slightly off.
 const BAD_CLOCKS_PERMILLE: u64 = 150;
 const BAD_DRIFT_PPM: i64 = 50_000;
 const DRIFT_PPM: i64 = 200;
@@ -36,35 +36,36 @@ const DRIFT_PPM: i64 = 200;
 /// Simulated milliseconds between two ticks of a replica.
 const TICK_MS: u64 = 50;
 
-/// A validator that runs.
+/// A running validator.
 pub struct Running {
     pub core: ValidatorCore<SimExchange>,
     pub store: Store<SimDisk>,
     pub views: Views<SimRows>,
-    /// Every checkpoint after it was reached in this life.
+    /// The index of the snapshot that this life started from, or installed last: it reached every
+    /// later checkpoint itself.
     pub viewed_from: LogIndex,
-    /// How often they were begun anew when they were last looked at.
+    /// The last seen count of the views' rebuilds.
     pub views_rebuilt: u64,
-    /// The index at which its history was last compared.
+    /// The index of the last history comparison.
     pub looked_at: LogIndex,
-    /// What is still to be verified.
+    /// Pending verifications.
     pub checks: Vec<Check>,
-    /// Whether it will look at them.
+    /// Whether a verification is scheduled.
     pub verifies_soon: bool,
-    /// When it is woken next.
+    /// When the core wakes next.
     pub wakes_at: Option<u64>,
-    /// When a word of whom it takes for the leader came last, it last led, or this life began.
+    /// When the replica last heard its leader, or last led, or when this life began.
     pub heard_leader_at: u64,
 }
 
 impl Running {
-    /// The replica, to look at.
+    /// Returns the replica, for checks.
     pub fn replica(&self) -> &Replica<SimExchange> {
         self.core.replica()
     }
 }
 
-/// What is drawn of a machine.
+/// Random properties of a machine.
 #[derive(Clone, Copy)]
 struct NodeParameters {
     drift_ppm: i64,
@@ -75,13 +76,13 @@ struct NodeParameters {
 }
 
 impl NodeParameters {
-    /// A clock of its own for each; limits that all of a run have, in a third of the runs unlike
-    /// the usual ones.
+    /// Draws a clock for the machine, and limits that all machines of a run share: unusual ones in
+    /// a third of the runs.
     fn new(id: ReplicaId, seed: u64) -> Self {
         let mut clock = Random::new(seed, &format!("clock {id}"));
         let is_bad = clock.chance(BAD_CLOCKS_PERMILLE);
         let drift_ppm = clock.signed(if is_bad { BAD_DRIFT_PPM } else { DRIFT_PPM });
-        // Segments are small, so that they are filled and recycled all the time.
+        // Segments are small, so that the log fills and recycles them all the time.
         let mut drawn = Self {
             drift_ppm,
             segment_bytes: 48 << 10,
@@ -107,83 +108,83 @@ pub struct Node {
     pub disk: SimDisk,
     pub rows: SimRows,
     pub running: Option<Running>,
-    /// Counts starts and stops: what was scheduled for an earlier life is void.
+    /// Counts starts and stops; events scheduled for an earlier life are void.
     pub life: u64,
     pub clock_skew_ms: i64,
-    /// How many parts in a million its clock runs fast.
+    /// Clock drift in parts per million; positive if fast.
     pub drift_ppm: i64,
-    /// The most its clock was ever ahead.
+    /// The most that the clock was ever ahead.
     ahead_max_ms: i64,
-    /// Until then the process does nothing.
+    /// The process does nothing until this time.
     pub busy_until: u64,
     pub sync_ms: u64,
-    /// Where it dies next.
+    /// The point in a round at which the machine dies next.
     pub dies_at: Option<Boundary>,
-    /// Whether its process alone dies then, and the machine goes on.
+    /// Whether only the process dies then, and the machine continues.
     pub is_killed: bool,
-    /// Its disk was harmed on purpose: it may refuse to start.
+    /// Whether a fault harmed the disk, so that the replica may refuse to start.
     pub harmed: bool,
-    /// It waits to be taken in under a new id; the old id is to be removed.
+    /// The id that operators should remove, while the machine waits for admission with a new one.
     pub replaces: Option<ReplicaId>,
-    /// It takes in what is forged, and forges what it sends as a leader.
+    /// Whether it accepts forgeries, and forges its messages as a leader.
     pub forges: bool,
-    /// Whether it ever did, or lied otherwise.
+    /// Whether it ever forged or lied.
     pub forged: bool,
-    /// The state that it made up, while it offers one.
+    /// The invented state, while the machine offers one.
     pub lie: Option<ForgedState>,
     drawn: NodeParameters,
     random: Random,
 }
 
-/// Why a machine does not come up.
+/// Why a machine does not start.
 pub enum StartFault {
-    /// Its store.
+    /// The store cannot be opened.
     Store(StoreOpenError),
-    /// Its disk, just now.
+    /// The disk failed during the start.
     Disk,
-    /// Its replica.
+    /// The replica refuses.
     Replica(String),
 }
 
-/// How a round ended.
+/// The end of a round.
 pub enum Round {
-    /// Nothing to do.
+    /// The core had nothing to do.
     Idle,
-    /// Messages to send and things that happened.
+    /// Messages to send, and events.
     Done(Box<CompletedRound>),
-    /// The machine died on the way; what had left before is sent, and what it had applied may be in
-    /// a snapshot that it kept.
+    /// The machine died in the round. The messages that had left are still on their way, and a
+    /// snapshot that it kept may include the applied entries.
     Died(Vec<Envelope>, Vec<AppliedEntry>),
-    /// The replica stops for a reason that is no crash.
+    /// The replica stops for a reason other than a crash.
     Refused(String),
-    /// The replica stops since its state at this index is not the group's.
+    /// The replica stops because its state at this index differs from the group's.
     Diverged(LogIndex),
 }
 
-/// What a round brought.
+/// The results of a round.
 #[derive(Default)]
 pub struct CompletedRound {
     pub sent: Vec<Envelope>,
     pub responses: Vec<(Caller, Response<SimExchange>)>,
     pub reports: Vec<Report>,
     pub news: News,
-    /// Whether a snapshot was taken.
+    /// Whether the replica took a snapshot.
     pub has_kept: bool,
 }
 
-/// How far the disk is in a round.
+/// The disk's progress in a round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum DiskStage {
-    /// Nothing of it is durable, or nothing is to be.
+    /// Nothing is durable, or nothing needs to be.
     Before,
-    /// It is, and what was acknowledged leaves next.
+    /// The writes are durable, and acknowledgements leave next.
     Durable,
-    /// What was acknowledged has left.
+    /// The acknowledgements have left.
     Acknowledged,
 }
 
 impl Node {
-    /// A machine with an empty disk.
+    /// Creates a machine with an empty disk.
     pub fn new(id: ReplicaId, seed: u64) -> Self {
         let drawn = NodeParameters::new(id, seed);
         Self {
@@ -209,19 +210,19 @@ impl Node {
         }
     }
 
-    /// Whether the memory of its process went wrong.
+    /// Returns whether the memory of its process went wrong.
     pub fn is_wrong(&self) -> bool {
         let running = self.running.as_ref();
         running.is_some_and(|running| running.replica().machine().is_wrong())
     }
 
-    /// What its wall clock shows.
+    /// Returns the wall clock.
     pub fn clock(&self, now: u64) -> LogTime {
         let skew_ms = self.clock_skew_ms + self.drifted_ms(now);
         LogTime((EPOCH_MS + now).saturating_add_signed(skew_ms))
     }
 
-    /// The moment by both clocks, to its core.
+    /// Returns the moment by both clocks for the core.
     fn moment(&self, now: u64) -> Now {
         Now {
             tick: Micros::millis(now + TICK_MS),
@@ -229,7 +230,7 @@ impl Node {
         }
     }
 
-    /// Tells its core what happened, if it runs.
+    /// Gives an event to the core, if it runs.
     pub fn apply(&mut self, now: u64, event: Event<SimExchange>) {
         let moment = self.moment(now);
         if let Some(running) = &mut self.running {
@@ -238,7 +239,7 @@ impl Node {
         self.note_leader(now);
     }
 
-    /// Whoever leads hears its leader at each of its moments.
+    /// Updates the time of a leading replica, which always hears its leader.
     fn note_leader(&mut self, now: u64) {
         if let Some(running) = &mut self.running
             && running.replica().is_leader()
@@ -247,32 +248,32 @@ impl Node {
         }
     }
 
-    /// When its core wants to be woken.
+    /// Returns when the core wants to wake.
     pub fn wakes_at(&self) -> Option<u64> {
         let at = self.running.as_ref()?.core.wakes_at()?;
         Some(at.0.div_ceil(1_000).saturating_sub(TICK_MS))
     }
 
-    /// By how much its clock is ahead because it runs fast, or behind because it runs slowly.
+    /// Returns how far the clock's drift puts it ahead, or behind if negative.
     fn drifted_ms(&self, now: u64) -> i64 {
         let now = i64::try_from(now).expect("a simulation is short");
         now * self.drift_ppm / 1_000_000
     }
 
-    /// Its wall clock jumps.
+    /// Makes the wall clock jump.
     pub fn jump(&mut self, ms: i64) {
         self.clock_skew_ms += ms;
         self.ahead_max_ms = self.ahead_max_ms.max(self.clock_skew_ms);
     }
 
-    /// The latest its wall clock may have shown by now.
+    /// Returns the latest time that the wall clock may have shown by now.
     pub fn latest(&self, now: u64) -> LogTime {
         let ahead_ms = self.ahead_max_ms + self.drifted_ms(now).max(0);
         LogTime((EPOCH_MS + now).saturating_add_signed(ahead_ms))
     }
 
-    /// Starts the replica from what the disk holds; an empty disk is founded with `members`, or
-    /// waits to be taken in if there are none.
+    /// Starts the replica from its disk. An empty disk starts a group of `members`, or waits for
+    /// admission if there are none.
     pub fn start(
         &mut self,
         now: u64,
@@ -306,7 +307,7 @@ impl Node {
         if let Some(received) = store.take_received() {
             replica.resume(received);
         }
-        // Each has ticks of its own, wherever between those of another.
+        // Each machine starts its ticks at a different time.
         let mut began = self.moment(now);
         began.tick.0 -= 1_000 * self.random.below(TICK_MS);
         self.running = Some(Running {
@@ -335,15 +336,15 @@ impl Node {
         }
     }
 
-    /// Power is lost.
+    /// Loses power.
     pub fn crash(&mut self) {
         self.end_life();
         self.disk.crash();
         self.rows.crash(&mut self.random);
     }
 
-    /// The process is killed: what it wrote stays, synced or not. After a sync that failed the
-    /// machine is started anew: nothing tells what the disk holds from what only memory does.
+    /// Kills the process: its writes stay, synced or not. After a failed sync, the machine reboots,
+    /// because reads cannot distinguish the disk's contents from those that only memory holds.
     pub fn kill(&mut self) {
         if self.disk.has_failed() {
             return self.crash();
@@ -363,7 +364,7 @@ impl Node {
         self.dies_at == Some(boundary)
     }
 
-    /// One round of what its core wants done.
+    /// Runs one round of the core's work.
     pub fn round(&mut self, now: u64) -> Round {
         let moment = self.moment(now);
         let (mut done, mut stage) = (CompletedRound::default(), DiskStage::Before);
@@ -391,7 +392,7 @@ impl Node {
         }
     }
 
-    /// Does one thing; says how the round ends if it does here.
+    /// Does one step and returns the end of the round if the round ends here.
     fn carry_out(
         &mut self,
         now: u64,
@@ -445,7 +446,7 @@ impl Node {
         }
     }
 
-    /// The end of the round, if the machine dies here.
+    /// Returns the end of the round if the machine dies at this boundary.
     fn dies_after(&self, boundary: Boundary, done: &mut CompletedRound) -> Option<Round> {
         let dies = self.dies_at == Some(boundary);
         dies.then(|| Round::Died(std::mem::take(&mut done.sent), Vec::new()))
@@ -461,7 +462,7 @@ impl Node {
             return Some(died);
         }
         if self.dies(Boundary::Unsynced) {
-            // A leader's snapshot is made durable by three syncs: of its bytes, its name, the log.
+            // A leader's snapshot becomes durable with three syncs: its bytes, its name, the log.
             let after = match work.persist.snapshot {
                 Some(_) => u32::try_from(self.random.below(3)).expect("a small number"),
                 None => 0,
@@ -491,13 +492,13 @@ impl Node {
         None
     }
 
-    /// Keeps what came of a snapshot; false if the disk failed.
+    /// Keeps the received parts of a snapshot. Returns false if the disk failed.
     fn keep_parts(&mut self, work: &Work) -> bool {
         let store = self.running.as_mut().map(|running| &mut running.store);
         store.is_some_and(|store| store.keep_parts(&work.parts).is_ok())
     }
 
-    /// False if the disk failed.
+    /// Persists the round. Returns false if the disk failed.
     fn persist(&mut self, persist: &Persist, now: u64) -> bool {
         if persist.must_sync && self.sync_ms > 0 {
             self.busy_until = self.busy_until.max(now + self.sync_ms);
@@ -508,7 +509,7 @@ impl Node {
         running.store.persist(persist).is_ok()
     }
 
-    /// It dies once so many more syncs were made.
+    /// Makes the machine die after this many more syncs.
     fn dies_at_sync(&mut self, after: u32) {
         let killed = self.is_killed;
         self.disk.set_faults(|faults| match killed {
@@ -517,7 +518,7 @@ impl Node {
         });
     }
 
-    /// False if it died while it wrote.
+    /// Writes a snapshot. Returns false if the machine died during the write.
     fn keep(&mut self, now: u64, snapshot: Box<Snapshot>) -> bool {
         if self.dies(Boundary::Snapshot) {
             let after = u32::try_from(self.random.below(4)).expect("a small number");
@@ -540,13 +541,13 @@ impl Node {
         true
     }
 
-    /// Its own stream of chance.
+    /// Returns the machine's own random stream.
     pub fn random(&mut self) -> &mut Random {
         &mut self.random
     }
 }
 
-/// What a check comes to: each batch is decoded once, whoever verifies it.
+/// Returns the verdict of a check. The cache decodes each batch only once.
 pub fn verdict(check: &Check, decoded: &RefCell<DecodingCache>) -> Verdict<Rc<Decoding>> {
     let commands = check.commands.iter().enumerate();
     let verified = commands.map(|(offset, command)| {

@@ -1,5 +1,5 @@
-//! The operators of the simulated market: three of whom two must say the same. They confirm and
-//! refuse what people request, give and take credits, freeze and thaw, and change rules.
+//! The operators of the simulated market: three, of whom two must agree. They confirm and refuse
+//! requests, deposit and withdraw credits, freeze and thaw accounts, and change rules.
 
 use souk_market::{
     Acceptance, AccountKey, ClassRules, Command, Credits, Founder, Genesis, MarketId, Millis, Name,
@@ -10,23 +10,23 @@ use souk_roles::market::roster::{Body, Order, SignedOrder};
 use super::goods::{key, push, resources};
 use super::random::Random;
 
-/// How many there are, and how many must say the same.
+/// Number of operators, and of those who must agree.
 pub const OPERATORS: usize = 3;
 const NEEDED: u32 = 2;
 
-/// The key of an operator, by number.
+/// Returns an operator's key, by number.
 pub fn signing_key(number: usize) -> SigningKey {
     let name = [&b"operator"[..], &number.to_le_bytes()[..]].concat();
     SigningKey::from_bytes(blake3::hash(&name).as_bytes())
 }
 
-/// The key of a validator, by its raft id.
+/// Returns a validator's key, by its raft id.
 pub fn validator_key(raft_id: u64) -> SigningKey {
     let name = [&b"validator"[..], &raft_id.to_le_bytes()[..]].concat();
     SigningKey::from_bytes(blake3::hash(&name).as_bytes())
 }
 
-/// The validators that a market begins with.
+/// Adds the initial validators to a market's genesis.
 pub fn found_validators(genesis: &mut Genesis, count: usize) {
     let founder = |raft_id: u64| Founder {
         raft_id,
@@ -36,7 +36,7 @@ pub fn found_validators(genesis: &mut Genesis, count: usize) {
     genesis.validators = (1..=count as u64).map(founder).collect();
 }
 
-/// The signatures of as many operators as must under an order about the validators.
+/// Returns enough operators' signatures under an order about the validators.
 pub fn sign_order(
     market: MarketId,
     order: &Order,
@@ -57,14 +57,14 @@ pub fn sign_order(
     (0..NEEDED as usize).map(signed).collect()
 }
 
-/// How long before it takes effect a change of the rules is told.
+/// Notice of a change of the rules before it takes effect.
 const NOTICE: Millis = Millis(500);
 
-/// What they know of their affairs.
+/// The operators' knowledge of their affairs.
 #[derive(Default)]
 pub struct Operators {
     accounts: Vec<AccountKey>,
-    /// Said by one of them, and not yet by enough.
+    /// Commands that too few operators have approved so far.
     said: Vec<Command>,
     requests: Vec<RequestId>,
     changes: Vec<u64>,
@@ -72,7 +72,7 @@ pub struct Operators {
 }
 
 impl Operators {
-    /// Has a market begin with them, and with accounts that have nothing and never come.
+    /// Adds the operators to a genesis, and accounts without credits that never act.
     pub fn found(genesis: &mut Genesis, keys: Vec<AccountKey>, strangers: &[AccountKey]) {
         genesis.operators = keys;
         genesis.operators_needed = NEEDED;
@@ -82,12 +82,12 @@ impl Operators {
         }
     }
 
-    /// Takes down whom they may deal with.
+    /// Records the accounts that the operators may affect.
     pub fn join(&mut self, genesis: &Genesis) {
         self.accounts = genesis.accounts.iter().map(|(key, ..)| *key).collect();
     }
 
-    /// What one of them says next; it is `now` by its clock.
+    /// Returns the next command of an operator; `now` is the operator's clock.
     pub fn command(&mut self, random: &mut Random, now: Millis) -> Command {
         if random.chance(500)
             && let Some(command) = self.said.pop()
@@ -99,12 +99,12 @@ impl Operators {
         command
     }
 
-    /// Somebody made a request.
+    /// Records a request.
     pub fn on_request(&mut self, request: RequestId) {
         push(&mut self.requests, request);
     }
 
-    /// What came of what one of them said.
+    /// Processes the outcomes of an operator's command.
     pub fn read(&mut self, outcomes: &[Result<Acceptance, Refusal>]) {
         for outcome in outcomes {
             if let Ok(Acceptance::Due { change, .. }) = outcome {
@@ -149,7 +149,7 @@ impl Operators {
         }
     }
 
-    /// About a request, or about none that there is.
+    /// Returns a decision about a request, or about one that does not exist.
     fn decide(&mut self, random: &mut Random) -> Command {
         let request = self.requests.pop();
         let request = request.unwrap_or(RequestId(random.below(100)));
@@ -165,7 +165,7 @@ impl Operators {
     }
 }
 
-/// One of the rules that may change, within what a market goes on with.
+/// Returns a random change of a rule within limits that keep the market working.
 fn setting(random: &mut Random) -> Setting {
     let number = |rule, value| Setting::Number { rule, value };
     match random.below(9) {

@@ -1,5 +1,5 @@
-//! The rules of payment once more, naively, fed with what was commanded and traded: what each lease
-//! must have paid when it was closed.
+//! A naive second implementation of the rules of payment. From commands and trades, it derives the
+//! payment of each closed lease.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,56 +9,57 @@ use souk_market::{
     Millis, OrderEnd, OrderId, Price, ReceiptBody, Refusal, Rule, Rules, Setting, Trade, Units,
 };
 
-/// How often people did what, as the log has it.
+/// Counts of the log's commands and events by people.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Dealings {
     /// Leases begun.
     pub leases: u64,
-    /// Leases closed by a receipt that both signed.
+    /// Leases closed by a receipt with both signatures.
     pub receipts_settled: u64,
-    /// Gangs of bids that all traded.
+    /// Gangs of bids that traded completely.
     pub gangs_placed: u64,
-    /// Leases made longer.
+    /// Leases extended.
     pub extended: u64,
     /// Orders changed.
     pub amended: u64,
-    /// Leases of which the rest was resold.
+    /// Leases whose rest was resold.
     pub resold: u64,
-    /// Times somebody put credits at stake.
+    /// Stakes deposited.
     pub staked: u64,
-    /// Times somebody took some back.
+    /// Stakes withdrawn, fully or partly.
     pub unstaked: u64,
-    /// Orders whose time was over.
+    /// Orders that expired.
     pub orders_expired: u64,
-    /// Leases whose work their buyer said has begun.
+    /// Leases whose buyer reported the start of the work.
     pub work_started: u64,
     /// Leases that their buyer refused.
     pub disputes: u64,
-    /// Notes accepted by word.
+    /// Notes that buyers accepted explicitly.
     pub notes_accepted: u64,
     /// Leases whose buyer answered no note.
     pub buyers_silent: u64,
-    /// Leases that nobody began although their provider was ready.
+    /// Leases that no buyer began although the provider was ready.
     pub unused: u64,
-    /// Leases that their provider gave up.
+    /// Leases that the provider gave up.
     pub given_up: u64,
-    /// Leases taken back or displaced.
+    /// Leases reclaimed or displaced.
     pub reclaimed: u64,
-    /// Leases that ended by their time alone.
+    /// Leases that ended only because their time was over.
     pub run_out: u64,
-    /// Times operators credited an account.
+    /// Credits that operators deposited to an account, counted once for each deposit.
     pub deposits: u64,
-    /// Of them, those of an account that is new in a full market: one that has nothing gave way.
+    /// Deposits among them to a new account of a full market, which evicts an account without
+    /// credits.
     pub accounts_evicted: u64,
-    /// Requests for credits in or out that operators confirmed.
+    /// Requests to deposit or withdraw that operators confirmed.
     pub requests_confirmed: u64,
-    /// Those that came to nothing.
+    /// Requests that failed.
     pub requests_refused: u64,
-    /// Times an account gave credits to another.
+    /// Transfers between accounts.
     pub transfers: u64,
-    /// Times operators took what the market earned.
+    /// Withdrawals of the market's earnings by operators.
     pub collected: u64,
-    /// Commands of operators that waited for another of them.
+    /// Operators' commands that waited for another operator.
     pub approvals: u64,
     /// Accounts frozen.
     pub frozen: u64,
@@ -66,13 +67,13 @@ pub struct Dealings {
     pub thawed: u64,
     /// Changes of the rules that took effect.
     pub rules_changed: u64,
-    /// Those that were taken back before.
+    /// Changes of the rules that were withdrawn before.
     pub rules_kept: u64,
-    /// Orders that made room for others.
+    /// Orders evicted to make room for others.
     pub orders_evicted: u64,
 }
 
-/// What is owed for one lease.
+/// The debt of one lease.
 #[derive(Clone, Debug)]
 struct LeaseDebt {
     price: Price,
@@ -81,25 +82,26 @@ struct LeaseDebt {
     ends: Millis,
     units: Units,
     accepted: DeviceMicros,
-    /// What of it the buyer accepted by word.
+    /// Usage that the buyer accepted explicitly.
     agreed: DeviceMicros,
-    /// When it ended, where that was before it is closed.
+    /// When the lease ended, if that was before its closing.
     ended: Option<Millis>,
-    /// Whether its provider claims the time for which the device was held.
+    /// Whether the provider claims the time for which it held the device.
     claimed: bool,
-    /// What its provider states of work that the buyer refused.
+    /// Usage that the provider states and the buyer refused.
     refused: DeviceMicros,
     note: Option<(DeviceMicros, Millis)>,
-    /// What the provider gets per device-second, where the lease was bought from another buyer, and
-    /// what that one left to make up for it: whole micro-credits, so at most one too few.
+    /// For a lease bought from another buyer: the provider's price per device-second, and the
+    /// amount that the reseller left to cover the difference, in whole micro-credits and so at most
+    /// one too few.
     resold_at: Option<(Price, Credits)>,
-    /// The market's share when it was traded.
+    /// The market's share at the time of the trade.
     fee_basis_points: u64,
 }
 
 impl LeaseDebt {
-    /// What is paid without a receipt where the lease ended at `until` at the latest: device time
-    /// and its price, and what the buyer loses to the market for work that it refused.
+    /// Returns the payment without a receipt for a lease that ended at `until` at the latest: the
+    /// amount, the device time, and the buyer's loss to the market for refused work.
     fn unsigned(
         &self,
         reason: CloseReason,
@@ -122,31 +124,31 @@ impl LeaseDebt {
     }
 }
 
-/// What the receipts of a batch say: amount and usage.
+/// The claims of a batch's receipts: amount and usage.
 type ReceiptClaims = BTreeMap<LeaseId, (Credits, DeviceMicros)>;
 
-/// See the module.
+/// The expected payments: see the module.
 pub struct Payments {
     fee_basis_points: u64,
     rules: Rules,
     now: Millis,
     leases: BTreeMap<LeaseId, LeaseDebt>,
-    /// Leases that their buyer began, and those whose provider is ready for it, with when the
-    /// reserve is due: a batch may say so of what it buys itself.
+    /// Leases that their buyer began, and leases whose provider is ready, with the time when the
+    /// reserve is due. A batch may begin a lease that it buys itself.
     started: BTreeSet<LeaseId>,
     reserves: BTreeMap<LeaseId, Millis>,
-    /// Accounts that are or were known. There may be no more at once than there were at first.
+    /// Current and former accounts. The market never has more at once than at its beginning.
     accounts: BTreeSet<AccountKey>,
-    /// What the market's share becomes with a change of the rules.
+    /// The market's share after each change of the rules.
     fees: BTreeMap<u64, u64>,
-    /// Asks by which the rest of a lease is sold.
+    /// Asks that sell the rest of a lease.
     resales: BTreeMap<OrderId, LeaseId>,
-    /// What was done.
+    /// Counts of people's dealings.
     pub dealings: Dealings,
 }
 
 impl Payments {
-    /// Those of a market that begins so.
+    /// Creates the payments of a market with this genesis.
     pub fn new(genesis: &Genesis) -> Self {
         Self {
             fee_basis_points: u64::from(genesis.rules.fee_basis_points),
@@ -162,8 +164,8 @@ impl Payments {
         }
     }
 
-    /// Takes in a batch, or none where time alone passed, and what the exchange made of it. Gives
-    /// what was paid wrong.
+    /// Applies a batch, or none if only time passed, and the exchange's results. Returns the wrong
+    /// payments.
     pub fn apply(
         &mut self,
         now: Millis,
@@ -206,7 +208,7 @@ impl Payments {
         }
     }
 
-    /// A lease has ended: its grace says when.
+    /// Records the end of a lease; its grace period determines the time.
     fn on_ended(&mut self, event: &Event) {
         if let Event::LeaseEnded {
             lease,
@@ -221,7 +223,8 @@ impl Payments {
         }
     }
 
-    /// The log's clock may leap over all of a lease that begins by itself.
+    /// Handles a lease that begins by itself and ends at once, because the log's clock may leap
+    /// over all of it.
     fn on_ended_at_once(&mut self, traded: LeaseId, events: &[Event]) {
         for event in events {
             if let Event::LeaseEnded { lease, .. } = event
@@ -232,7 +235,7 @@ impl Payments {
         }
     }
 
-    /// What a provider claims of a lease by a command, beyond what its buyer accepts.
+    /// Records a provider's claim by a command, beyond the usage that its buyer accepts.
     fn on_claimed(&mut self, command: &Command, acceptance: &Acceptance) {
         let is_closed = matches!(acceptance, Acceptance::Closed { .. });
         let leases = &mut self.leases;
@@ -309,7 +312,7 @@ impl Payments {
                     } => Some(*value),
                     _ => None,
                 });
-                // The last of several is what holds.
+                // If several changes are pending, the last one applies.
                 self.fees.extend(fees.map(|fee| (*change, fee)));
             }
             (_, Acceptance::Awaited { .. }) => dealings.approvals += 1,
@@ -326,7 +329,7 @@ impl Payments {
         }
     }
 
-    /// What operators did.
+    /// Records operators' actions.
     fn on_governed(&mut self, event: &Event) {
         let dealings = &mut self.dealings;
         let count = match event {
@@ -374,7 +377,7 @@ impl Payments {
                 lease, deadline, ..
             } => {
                 if let Some(owed) = self.leases.get_mut(lease) {
-                    // It has the device sooner than it was told, for as long.
+                    // The provider gets its device earlier than planned, for the same time.
                     let earlier = owed.ends.since(*deadline);
                     owed.begins = Millis(owed.begins.0 - earlier.0);
                     owed.ends = *deadline;
@@ -406,8 +409,9 @@ impl Payments {
         }
     }
 
-    /// Who sells the rest of a lease below its price leaves the difference. Gives what the provider
-    /// goes on getting per device-second and what is left for it, where it is such a trade.
+    /// Records a trade that resells a lease: a reseller below its own price leaves the difference.
+    /// Returns the provider's continuing price per device-second and the amount left for it, or
+    /// none for other trades.
     fn on_resold(&mut self, trade: &Trade) -> Option<(Price, Credits)> {
         let lease = self.resales.get(&trade.ask)?;
         let owed = self.leases.get_mut(lease)?;
@@ -420,8 +424,7 @@ impl Payments {
         Some((price, Credits(left)))
     }
 
-    /// Paid, fee and refunded of a lease that is closed for a reason; none where nothing is owed
-    /// for it.
+    /// Returns the payment, fee and refund of a closed lease, or none if it has no debt.
     fn close(
         &mut self,
         lease: LeaseId,
@@ -450,8 +453,7 @@ impl Payments {
             let paid = Credits(amount.0 - fee);
             return Some((paid, Credits(fee + forfeit.0), refunded));
         };
-        // The provider goes on being paid its own price. Whoever sold the rest of the lease gains
-        // or loses the difference.
+        // The provider keeps receiving its own price. The reseller gains or loses the difference.
         let by_price = ReceiptBody::due(price, usage)?.0;
         let by_buyer = by_price.min(amount.0);
         let by_seller = (by_price - by_buyer).min(left.0);

@@ -1,5 +1,5 @@
-//! What replicas told each other, and must still know after any crash: whom they voted for, and
-//! what they acknowledged.
+//! Pledges between replicas, which each must still know after any crash: its votes and its
+//! acknowledgements.
 
 use std::collections::BTreeMap;
 
@@ -7,26 +7,26 @@ use bytes::Bytes;
 use souk_consensus::wire::PeerMessage;
 use souk_consensus::{LogIndex, ReplicaId, Term};
 
-/// raft's numbers for an acknowledgement of entries, for who stands for election, and for a vote.
+/// raft's message types of an acknowledgement of entries, a candidacy, and a vote.
 const ACKNOWLEDGEMENT: i32 = 4;
 const CANDIDACY: i32 = 5;
 const VOTE: i32 = 6;
 
-/// Each of these is a handful of numbers: a longer frame is none.
+/// Maximum bytes of these messages, which hold a few numbers: a longer frame is another message.
 const PLEDGE_BYTES_MAX: usize = 128;
 
-/// What a replica told others in a term.
+/// A replica's pledges in a term.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pledge {
     pub term: u64,
-    /// The last entry that it acknowledged.
+    /// The last acknowledged entry.
     pub last: u64,
-    /// Whom it voted for; nobody is 0.
+    /// The id of the replica that it voted for, or 0.
     pub vote: u64,
 }
 
 impl Pledge {
-    /// What a message pledges, if anything.
+    /// Returns the pledge in a message, if there is one.
     pub fn of(bytes: &Bytes) -> Option<Self> {
         if bytes.len() > PLEDGE_BYTES_MAX {
             return None;
@@ -45,14 +45,14 @@ impl Pledge {
     }
 }
 
-/// What each replica pledged in the last term in which it did.
+/// Each replica's pledges in the last term with any.
 #[derive(Debug, Default)]
 pub struct Pledges {
     last: BTreeMap<ReplicaId, Pledge>,
 }
 
 impl Pledges {
-    /// A replica pledges something. Gives what it contradicts.
+    /// Records a replica's pledge and returns its contradiction to an earlier one, if any.
     pub fn on_told(&mut self, id: ReplicaId, told: Pledge) -> Option<String> {
         let known = self.last.entry(id).or_default();
         if told.term > known.term {
@@ -70,7 +70,7 @@ impl Pledges {
         is_other.then(|| format!("in term {term} it votes for {vote} and for {}", told.vote))
     }
 
-    /// A replica starts from its disk. Gives what it does not know any more.
+    /// Checks a replica that starts from its disk, and returns the pledge that it has lost, if any.
     pub fn on_start(&self, id: ReplicaId, term: Term, last: LogIndex) -> Option<String> {
         let told = self.last.get(&id)?;
         let is_known = term.0 > told.term || (term.0 == told.term && last.0 >= told.last);

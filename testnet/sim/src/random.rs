@@ -1,13 +1,13 @@
-//! The one source of chance: splitmix64, split into streams so that one never disturbs another.
+//! The only source of randomness: splitmix64, split into streams that never disturb each other.
 
-/// A stream of chance.
+/// A stream of random numbers.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
 }
 
 impl Random {
-    /// The stream `name` of a seed.
+    /// Creates the stream `name` of a seed.
     pub fn new(seed: u64, name: &str) -> Self {
         let mut state = seed ^ 0x5bd1_e995_9e37_79b9;
         for byte in name.bytes() {
@@ -16,7 +16,7 @@ impl Random {
         Self { state }
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn draw(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
@@ -25,34 +25,34 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `bound`, which is not zero.
+    /// Returns a number below `bound`, which must not be zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         let wide = u128::from(self.draw()) * u128::from(bound);
         u64::try_from(wide >> 64).expect("below the bound")
     }
 
-    /// A number from `low` to `high`, both included.
+    /// Returns a number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// A number from `-most` to `most`.
+    /// Returns a number from `-most` to `most`.
     pub fn signed(&mut self, most: i64) -> i64 {
         let span = most.unsigned_abs() * 2 + 1;
         i64::try_from(self.below(span)).expect("a small span") - most
     }
 
-    /// A place in a list of `length`, which is not zero.
+    /// Returns an index into a list of `length`, which must not be zero.
     pub fn place(&mut self, length: usize) -> usize {
         usize::try_from(self.below(length as u64)).expect("below a length")
     }
 
-    /// True `permille` times in a thousand.
+    /// Returns true with a chance of `permille` in a thousand.
     pub fn chance(&mut self, permille: u64) -> bool {
         self.below(1_000) < permille
     }
 
-    /// Another order of a list.
+    /// Shuffles a list.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for place in (1..list.len()).rev() {
             let other = self.place(place + 1);

@@ -1,5 +1,5 @@
-//! The folder of the views as sled keeps it: writes since the last sync may be lost with the power,
-//! and what is there may be gone or spoiled when the replica comes back.
+//! A fake of the views' store in sled: a power loss may drop writes since the last sync, and a
+//! fault may delete or corrupt the rest before the replica restarts.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,26 +10,26 @@ use souk_consensus::views::{Row, Rows, RowsError};
 
 use super::random::Random;
 
-/// Keys and what they hold.
+/// Keys and their values.
 type Table = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What becomes of the folder while its replica is down.
+/// Harm to the folder while its replica is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Harm {
-    /// It is deleted.
+    /// The folder is deleted.
     Deleted,
     /// A bit of a row flips.
     Flipped,
-    /// A row is gone.
+    /// A row disappears.
     RowLost,
-    /// Two rows change places.
+    /// Two rows are swapped.
     Swapped,
-    /// It does not open.
+    /// The folder cannot be opened.
     Unreadable,
 }
 
-/// All of them.
+/// All kinds of harm.
 pub const HARMS: [Harm; 5] = [
     Harm::Deleted,
     Harm::Flipped,
@@ -38,7 +38,7 @@ pub const HARMS: [Harm; 5] = [
     Harm::Unreadable,
 ];
 
-/// A handle on the folder; it outlives the replica that uses it.
+/// A handle to the folder, which outlives the replica that uses it.
 #[derive(Clone, Debug, Default)]
 pub struct SimRows {
     state: Rc<RefCell<RowsState>>,
@@ -47,7 +47,7 @@ pub struct SimRows {
 #[derive(Debug, Default)]
 struct RowsState {
     rows: Table,
-    /// What a crash leaves at least, and what was written since, in order.
+    /// The rows that survive any crash, and later writes in order.
     durable: Table,
     pending: Vec<Change>,
     unreadable: bool,
@@ -67,7 +67,7 @@ fn apply(table: &mut Table, change: Change) {
 }
 
 impl SimRows {
-    /// What was written is durable.
+    /// Makes all writes durable.
     pub fn sync(&self) {
         let state = &mut *self.state.borrow_mut();
         for change in state.pending.drain(..) {
@@ -75,7 +75,7 @@ impl SimRows {
         }
     }
 
-    /// Power is lost: of what was written since the last sync, some of the first is kept.
+    /// Loses power: keeps some of the first writes since the last sync.
     pub fn crash(&self, random: &mut Random) {
         let state = &mut *self.state.borrow_mut();
         let kept = random.place(state.pending.len() + 1);
@@ -85,14 +85,14 @@ impl SimRows {
         state.rows.clone_from(&state.durable);
     }
 
-    /// Harms what is durable. False if there is nothing that could be harmed like that.
+    /// Harms durable rows. Returns false if no row can be harmed in this way.
     pub fn harm(&self, harm: Harm, random: &mut Random) -> bool {
         let state = &mut *self.state.borrow_mut();
         if state.durable.len() < 2 {
             return false;
         }
         let keys: Vec<Vec<u8>> = state.durable.keys().cloned().collect();
-        // The last row may be missing for good reasons: it is not the one that is lost.
+        // The last row may be missing for good reasons, so this never removes it.
         let place = random.place(keys.len() - 1);
         match harm {
             Harm::Deleted => state.durable.clear(),
@@ -117,12 +117,12 @@ impl SimRows {
         true
     }
 
-    /// Removes everything: a new disk in the same machine.
+    /// Removes all rows, as with a new disk in the same machine.
     pub fn wipe(&self) {
         *self.state.borrow_mut() = RowsState::default();
     }
 
-    /// A copy of what is there, as whoever looks without an earlier life's memory sees it.
+    /// Returns a copy of the rows, as a reader without an earlier life's memory sees them.
     pub fn copy(&self) -> Self {
         let rows = self.state.borrow().rows.clone();
         let state = RowsState {

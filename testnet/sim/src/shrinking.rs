@@ -1,12 +1,12 @@
-//! Shortens a schedule that breaks a promise: leaves faults out while the same promise is broken.
+//! Shortens a schedule that breaks a promise: removes faults while the same promise stays broken.
 
 use super::checker::Violation;
 use super::{Config, Failure, chosen, faults, run_once};
 
-/// Runs spent on shortening.
+/// Maximum runs to shorten a schedule.
 const RUNS_MAX: u32 = 200;
 
-/// The shortest schedule found that breaks the same promise.
+/// Returns the shortest schedule found that breaks the same promise.
 pub fn shorten(config: &Config, violation: Violation) -> Failure {
     let all = faults::schedule(config.seed, config.nodes, config.simulated_ms());
     let mut kept: Vec<usize> = config
@@ -23,8 +23,8 @@ pub fn shorten(config: &Config, violation: Violation) -> Failure {
     failure(config, found, kept, runs)
 }
 
-/// Leaves out what can be, ever smaller pieces of it, as long as it stays broken. Gives how often
-/// that was tried.
+/// Removes smaller and smaller pieces while the promise stays broken. Returns the number of
+/// attempts.
 fn leave_out(kept: &mut Vec<usize>, mut is_broken: impl FnMut(&[usize]) -> bool) -> u32 {
     let mut runs = 0;
     let mut size = kept.len().div_ceil(2);

@@ -1,4 +1,4 @@
-//! Messages changed on purpose: by leaders that reorder, and by leaders that forge.
+//! Modifies messages on purpose, for leaders that reorder and leaders that forge.
 
 use bytes::Bytes;
 use raft::eraftpb::ConfChangeType;
@@ -8,13 +8,13 @@ use souk_consensus::wire::PeerMessage;
 use super::forging;
 use super::random::Random;
 
-/// raft's number for a forwarded proposal.
+/// raft's message type of a forwarded proposal.
 const PROPOSE: i32 = 2;
 
-/// raft's number for entries from the leader.
+/// raft's message type of entries from the leader.
 const APPEND: i32 = 3;
 
-/// Another order of the commands in a forwarded proposal, as a leader may choose it.
+/// Reorders the commands in a forwarded proposal, as a leader may do.
 pub fn reorder(bytes: &Bytes, random: &mut Random) -> Option<Bytes> {
     let PeerMessage::Raft(mut message) = PeerMessage::decode(bytes.clone()).ok()? else {
         return None;
@@ -30,8 +30,8 @@ pub fn reorder(bytes: &Bytes, random: &mut Random) -> Option<Bytes> {
     Some(PeerMessage::Raft(message).encode())
 }
 
-/// What a leader that lies sends some of the others: the last signature of its entries does not
-/// hold, or one entry gives a stranger a vote; the checksum is right.
+/// Forges a leader's message to some of the others: the last signature of its entries is invalid,
+/// or one entry gives a stranger a vote. The checksum stays right.
 pub fn forge(bytes: Bytes, random: &mut Random) -> Bytes {
     if !random.chance(300) {
         return bytes;

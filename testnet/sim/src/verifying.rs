@@ -1,5 +1,5 @@
-//! Verification in simulated time: what others took in is checked a while after it came, in any
-//! order, and whoever forged it is named; nobody else is.
+//! Verification in simulated time: each replica checks foreign input a while after its arrival, in
+//! any order, and must accuse exactly the forger.
 
 use bytes::Bytes;
 use souk_consensus::check::Fault;
@@ -12,14 +12,14 @@ use super::node::{Node, verdict};
 use super::pledges::Pledge;
 use super::world::{Event, World};
 
-/// The most simulated milliseconds a check takes, mostly.
+/// Maximum simulated milliseconds of a check, usually.
 const CHECK_MS: u64 = 20;
 
-/// The most it takes where the processor has other work.
+/// Maximum simulated milliseconds of a check on a busy processor.
 const CHECK_SLOW_MS: u64 = 800;
 
 impl World {
-    /// A replica will look at what it is to verify.
+    /// Schedules the pending verifications of a replica.
     pub(super) fn verify_later(&mut self, node: usize) {
         let Some(running) = &mut self.nodes[node].running else {
             return;
@@ -35,7 +35,7 @@ impl World {
         self.at(self.now + ms, Event::Verify { node, life });
     }
 
-    /// A replica has verified what came up to now.
+    /// Verifies the input that a replica has received so far.
     pub(super) fn on_verify(&mut self, node: usize, life: u64) {
         if self.nodes[node].life != life {
             return;
@@ -57,7 +57,7 @@ impl World {
         self.work(node);
     }
 
-    /// A replica refuses what another one sent, which must have forged it.
+    /// Checks an accusation: the accused replica must have forged.
     pub(super) fn on_forgery(&mut self, node: usize, forgery: &Forgery) {
         self.counts.forgeries += 1;
         if let Forgery::Leader(accusation) = forgery
@@ -72,7 +72,7 @@ impl World {
             Forgery::Leader(accusation) => accusation.leader,
             Forgery::Forwarded { from, .. } => Some(*from),
         };
-        // One whose disk was lost since, or who was gone before it was looked at, is not known.
+        // A replica that lost its disk or left before the verification is unknown here.
         let known = self.nodes.iter().find(|it| Some(it.id) == named);
         if known.is_some_and(|it| !it.forged) {
             let replica = self.nodes[node].id.get();
@@ -82,7 +82,8 @@ impl World {
         }
     }
 
-    /// A replica refuses a state for which no majority vouches. An honest one offers none.
+    /// Checks that the sender of a state without a majority's signatures was a liar: honest
+    /// replicas never offer one.
     pub(super) fn on_unvouched(&mut self, node: usize, from: ReplicaId) {
         self.counts.states_refused += 1;
         let sender = self.nodes.iter().find(|it| it.id == from);
@@ -94,8 +95,8 @@ impl World {
         }
     }
 
-    /// A replica takes what it is sent for the contrary of what is committed. No honest leader of
-    /// its term, or of a later one, sends that.
+    /// Checks that the sender of a contradiction to committed entries was a liar: no honest leader
+    /// of its term or a later one sends that.
     pub(super) fn on_contradiction(&mut self, node: usize, from: ReplicaId, term: Term) {
         let Some(running) = &self.nodes[node].running else {
             return;
@@ -110,14 +111,14 @@ impl World {
         }
     }
 
-    /// A message leaves a replica.
+    /// Records the pledge in a message that leaves a replica.
     pub(super) fn take_pledge(&mut self, id: ReplicaId, bytes: &Bytes) {
         let told = Pledge::of(bytes);
         let broken = told.and_then(|told| self.pledges.on_told(id, told));
         self.report_broken(id, broken);
     }
 
-    /// A replica that starts from a disk that nobody harmed knows what it told others.
+    /// Checks that a replica that starts from an unharmed disk still knows its pledges.
     pub(super) fn check_pledge(&mut self, node: usize) {
         let Node {
             id,

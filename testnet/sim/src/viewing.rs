@@ -1,5 +1,5 @@
-//! The views: harmed while their replica is down, rebuilt when it comes back, and always compared
-//! with what the group came to.
+//! Harms the views while their replica is down, and always compares them with the group's results
+//! after the restart.
 
 use souk_consensus::LogIndex;
 use souk_consensus::views;
@@ -10,7 +10,7 @@ use super::rows::Harm;
 use super::world::World;
 
 impl World {
-    /// Power is lost, and meanwhile something becomes of the views.
+    /// Loses power and harms the views meanwhile.
     pub(super) fn harm_views(&mut self, node: usize, harm: Harm, down_ms: u64) {
         if self.nodes[node].running.is_none() {
             return;
@@ -20,8 +20,8 @@ impl World {
         rows.harm(harm, self.nodes[node].random());
     }
 
-    /// What is in the store reads without a fault, says what the group came to, and lacks nothing
-    /// that this life has reached.
+    /// Checks that the views are readable, match the group, and hold everything that this life has
+    /// reached.
     pub(super) fn check_views(&mut self, node: usize) {
         let Some(running) = &self.nodes[node].running else {
             return;

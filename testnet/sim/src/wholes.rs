@@ -1,14 +1,14 @@
-//! Whole states at the same entries, compared field by field, and byte by byte where these differ.
+//! Compares whole states at the same entries: field by field, and byte by byte if these differ.
 
 use std::collections::BTreeMap;
 
 use souk_consensus::{Digest, LogIndex};
 use souk_market::Exchange;
 
-/// States kept as they are: replicas reach the same entry at about the same time.
+/// Full states to keep: replicas reach the same entry at about the same time.
 const STATES_MAX: usize = 16;
 
-/// The state the first replica had at each entry; of the older ones the digest of every byte.
+/// The first replica's state at each entry; for older entries, only the digest of every byte.
 #[derive(Default)]
 pub struct Wholes {
     states: BTreeMap<LogIndex, Exchange>,
@@ -16,7 +16,7 @@ pub struct Wholes {
 }
 
 impl Wholes {
-    /// Whether a replica's state at an entry is the one that the first replica there had.
+    /// Returns whether a replica's state at an entry equals the first replica's.
     pub fn agree(&mut self, index: LogIndex, state: &Exchange) -> bool {
         if let Some(first) = self.states.get(&index) {
             return same(first, state);
@@ -34,7 +34,7 @@ impl Wholes {
     }
 }
 
-/// Whether two states are the same. What is equal in all fields is written as the same bytes.
+/// Returns whether two states are equal. States with equal fields have equal bytes.
 pub fn same(one: &Exchange, other: &Exchange) -> bool {
     one == other || one.snapshot() == other.snapshot()
 }

@@ -1,5 +1,4 @@
-//! The simulated world: machines, network, people and the faults between them, in one thread and
-//! one order.
+//! The simulated world: machines, network, people and faults, in one thread and one order.
 
 pub(super) mod actors;
 pub(super) mod ending;
@@ -33,23 +32,23 @@ use actors::jobs::Jobs;
 use actors::{ActorEvent, Actors};
 use operations::Operations;
 
-/// How long after each half second it is looked whether all is at rest.
+/// Milliseconds between each half second and the check whether all is at rest.
 const REST_MS: u64 = 50;
 
-/// Simulated milliseconds between two looks at everything.
+/// Simulated milliseconds between two complete checks.
 const LOOK_MS: u64 = 1_000;
 
-/// Simulated milliseconds the healed group has to come to rest.
+/// Simulated milliseconds for the healed group to come to rest.
 const SETTLE_MS: u64 = 60_000;
 
-/// Simulated milliseconds after which the last lease is closed: the longest one, its grace, and a
-/// note's time, some times over, since what a lease leaves free may be bought by who waits for it.
+/// Simulated milliseconds until the last lease closes: several times the longest lease, its grace
+/// and a note's time, because a waiting buyer may take the capacity that a lease frees.
 const CLOSE_MS: u64 = 400_000;
 
-/// What a clock may jump by without being caught at it, twice over and a little more.
+/// Milliseconds that a clock may jump unnoticed: a little more than twice the tolerance.
 const UNNOTICED_MS: u64 = 5_000;
 
-/// Something that is going to happen.
+/// A scheduled event.
 pub(super) enum Event {
     Wake {
         node: usize,
@@ -82,7 +81,7 @@ pub(super) enum Event {
     Actor(usize, ActorEvent),
 }
 
-/// An event in the queue: the earliest is the greatest, of those at one time the first put in.
+/// An event in the queue. The earliest is the greatest; of simultaneous ones, the first added.
 struct QueuedEvent {
     time: u64,
     sequence: u64,
@@ -115,7 +114,7 @@ impl PartialEq for QueuedEvent {
 
 impl Eq for QueuedEvent {}
 
-/// See the module.
+/// The world: see the module.
 pub struct World {
     pub(super) config: Config,
     pub(super) now: u64,
@@ -140,11 +139,11 @@ pub struct World {
 }
 
 impl World {
-    /// A world at its beginning.
+    /// Creates a world at its beginning.
     pub fn new(config: &Config, faults: Vec<TimedFault>) -> Self {
         let seed = config.seed;
         let (mut people, mut genesis) = People::new(Random::new(seed, "people"));
-        // Before anybody signs for it: the market's id follows from them.
+        // Validators come first, because the market's id depends on them and people sign for it.
         operators::found_validators(&mut genesis, config.nodes);
         let actors = Actors::new(seed, config.nodes, &mut genesis);
         people.join(&genesis);
@@ -202,7 +201,7 @@ impl World {
         });
     }
 
-    /// Runs to the end: the faults, the healing, and the last look.
+    /// Runs to the end: the faults, the healing, and the last checks.
     pub fn run(&mut self) -> Option<Violation> {
         let until = self.config.simulated_ms();
         self.run_until(until, |_| false);
@@ -317,7 +316,8 @@ impl World {
         self.on_refusal(node, reason);
     }
 
-    /// A replica refuses its state: right if its disk was harmed, wrong if not.
+    /// Handles a replica that refuses its data: right if its disk was harmed, otherwise a
+    /// violation.
     fn on_refusal(&mut self, node: usize, reason: String) {
         if self.nodes[node].harmed {
             self.counts.refused += 1;
@@ -329,7 +329,7 @@ impl World {
         }
     }
 
-    /// A validator's core is woken, if it still wants to be.
+    /// Wakes a validator's core, if it still wants to wake.
     fn on_wake(&mut self, node: usize, life: u64) {
         let machine = &mut self.nodes[node];
         if machine.life != life {
@@ -354,7 +354,7 @@ impl World {
         self.work(node);
     }
 
-    /// A validator's core is woken when it wants to be.
+    /// Schedules the next wake of a validator's core.
     fn wake_later(&mut self, node: usize) {
         let machine = &mut self.nodes[node];
         let (wanted, life) = (machine.wakes_at(), machine.life);
@@ -393,7 +393,7 @@ impl World {
         }
     }
 
-    /// Carries out what a validator's core wants, round by round.
+    /// Does the work of a validator's core, round by round.
     pub(super) fn work(&mut self, node: usize) {
         loop {
             let from = self.nodes[node].id;
@@ -435,14 +435,14 @@ impl World {
         self.lose_misdirected(node);
     }
 
-    /// Power is lost, and comes back after a while.
+    /// Loses power and schedules its return.
     pub(super) fn power_off(&mut self, node: usize, down_ms: u64) {
         self.nodes[node].crash();
         self.counts.crashes += 1;
         self.at(self.now + down_ms, Event::Start { node });
     }
 
-    /// The process ends as it was drawn: killed, or for lack of power.
+    /// Ends the process in the drawn way: a kill or a power loss.
     pub(super) fn die(&mut self, node: usize, down_ms: u64) {
         if !self.nodes[node].is_killed {
             return self.power_off(node, down_ms);
@@ -469,7 +469,7 @@ impl World {
         }
     }
 
-    /// The checks that cost little, after every step of a replica.
+    /// Runs the cheap checks, after every step of a replica.
     fn look_at(&mut self, node: usize) {
         let Node { id, running, .. } = &mut self.nodes[node];
         let Some(running) = running else { return };
@@ -487,7 +487,7 @@ impl World {
         }
     }
 
-    /// The checks that cost more, once a second.
+    /// Runs the more expensive checks, once a second.
     fn on_look(&mut self) {
         ending::compare_logs(self);
         for node in &self.nodes {
@@ -506,7 +506,7 @@ impl World {
         self.at(self.now + LOOK_MS, Event::Look);
     }
 
-    /// Everything works again.
+    /// Ends all faults.
     fn heal(&mut self) {
         self.healed = true;
         self.heal_disks();
@@ -529,8 +529,8 @@ impl World {
         }
     }
 
-    /// The latest time that the log may show: what a majority's clocks may have shown by now, and
-    /// what a clock may jump by unnoticed.
+    /// Returns the latest time that the log may show: the latest time of a majority's clocks so
+    /// far, plus an unnoticed jump.
     pub(super) fn latest_time(&self) -> LogTime {
         let mut clocks: Vec<LogTime> = self.nodes.iter().map(|it| it.latest(self.now)).collect();
         clocks.sort_unstable();
@@ -538,15 +538,15 @@ impl World {
         LogTime(clocks[minority].0 + UNNOTICED_MS)
     }
 
-    /// Whether a replica keeps commands to propose: what was lost on its way is sent again a while
-    /// later, though whoever handed it in may have vanished.
+    /// Returns whether a replica keeps commands to propose. It resends lost ones after a while,
+    /// even if their client has vanished.
     fn has_proposals(&self) -> bool {
         let running = self.nodes.iter().filter_map(|node| node.running.as_ref());
         let mut statuses = running.map(|running| running.replica().status());
         statuses.any(|status| status.proposals > 0)
     }
 
-    /// Whether every machine runs, follows one leader and has applied the same.
+    /// Returns whether every machine runs, follows one leader and has applied the same entries.
     pub(super) fn is_at_rest(&self) -> bool {
         let running = self.nodes.iter().filter_map(|node| node.running.as_ref());
         let statuses: Vec<_> = running.map(|running| running.replica().status()).collect();
@@ -570,7 +570,7 @@ impl World {
     }
 }
 
-/// The first id of a machine.
+/// Returns the first id of a machine.
 pub(super) fn id(node: usize) -> ReplicaId {
     ReplicaId::new(node as u64 + 1).expect("one and more")
 }

@@ -1,4 +1,4 @@
-//! Starts the replicas, plays the clients, and measures.
+//! Starts the replicas, runs the clients, and measures.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -16,45 +16,45 @@ use super::protocol::{PUT, Put, RequestEnd, STATUS, Standing, contact, key};
 use super::{Bench, Measurement, Signing};
 use crate::ports::Ports;
 
-/// How long a group may take until it has a leader.
+/// How long a group may take to elect a leader.
 const START_PATIENCE: Duration = Duration::from_secs(20);
 
-/// Answers before the measurement begins are not counted.
+/// Answers in this time are not counted.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Payloads made beforehand, so that making them is not measured.
+/// Number of payloads made beforehand, so that the measurement does not include making them.
 const PAYLOADS: usize = 1_024;
 
-/// Why nothing was measured.
+/// Why a benchmark failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// The system.
+    /// The system refused an operation.
     #[error("cannot run the benchmark: {0}")]
     System(#[from] std::io::Error),
-    /// The driver's own network.
+    /// The driver's own network failed.
     #[error(transparent)]
     Network(#[from] network::StartError),
-    /// A replica can't be reached.
+    /// A replica is unreachable.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The line to a replica.
+    /// The stream to a replica failed.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// A replica's answer makes no sense.
+    /// A replica's answer is malformed.
     #[error("a replica's answer is cut short: {0}")]
     Answer(#[from] TruncationError),
-    /// No leader.
+    /// The replicas elected no leader.
     #[error("no leader after {START_PATIENCE:?}; the replicas' logs are in {}", .0.display())]
     NoLeader(PathBuf),
-    /// A command was refused.
+    /// The leader refused a command.
     #[error("the leader refused command {0}")]
     Refused(u64),
-    /// A replica does not come to what the others have.
+    /// A replica does not catch up.
     #[error("replica {0} still lags behind the leader")]
     Lags(u64),
 }
 
-/// Processes that end with this value.
+/// The replicas' processes. Dropping this value kills them.
 pub(super) struct Group {
     pub nodes: Vec<Option<Child>>,
     pub ports: Ports,
@@ -65,24 +65,24 @@ pub(super) struct Group {
 impl Drop for Group {
     fn drop(&mut self) {
         for child in self.nodes.iter_mut().flatten() {
-            // It may have ended already.
+            // The process may have ended already.
             let _ended = child.kill().and_then(|()| child.wait());
         }
     }
 }
 
-/// Measures what `bench` says.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// When the replicas don't come up or break down.
+/// If the replicas do not start, or fail.
 pub async fn run(bench: &Bench) -> Result<Measurement, BenchError> {
     let group = Group::start(bench).await?;
     let leader = group.leader().await?;
     let stream = group.network.open(key(leader).peer_id(), PUT).await?;
     let clients = Clients::new(bench);
     let cpu = group.cpu();
-    // On the thread of the connection: a client on another one would measure how long the two take
-    // to wake each other.
+    // The clients share the connection's thread. On another thread, they would also measure how
+    // long the two threads take to wake each other.
     let running = tokio::spawn(clients.run(stream, Until::Seconds(bench.seconds)));
     let answered = running.await.map_err(std::io::Error::other)??;
     let operations = answered.operations + answered.warm_up_operations;
@@ -115,7 +115,7 @@ impl Group {
             let child = group.spawn(id)?;
             group.nodes.push(Some(child));
             let port = group.ports.numbers()[place(id)];
-            // The network was started a moment ago: it has not stopped.
+            // The network has just started, so it has not stopped.
             let _ = group.network.learn(&contact(id, port)).await;
         }
         Ok(group)
@@ -151,7 +151,7 @@ impl Group {
             .spawn()
     }
 
-    /// kill -9.
+    /// Kills a replica with SIGKILL.
     pub(super) fn kill(&mut self, id: u64) -> std::io::Result<()> {
         match self.nodes[place(id)].take() {
             Some(mut child) => child.kill().and_then(|()| child.wait()).map(drop),
@@ -159,7 +159,7 @@ impl Group {
         }
     }
 
-    /// Starts one again that was killed.
+    /// Restarts a killed replica.
     pub(super) fn revive(&mut self, id: u64) -> std::io::Result<()> {
         self.nodes[place(id)] = Some(self.spawn(id)?);
         Ok(())
@@ -186,7 +186,7 @@ impl Group {
         Ok(wire::receive(&mut stream).await?)
     }
 
-    /// Processor seconds of each replica so far.
+    /// Returns the processor time of each replica so far.
     fn cpu(&self) -> Vec<Cpu> {
         let nodes = self.nodes.iter();
         nodes
@@ -200,17 +200,17 @@ impl Group {
     }
 }
 
-/// When the clients have done enough.
+/// When the clients stop.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Until {
-    /// After so many seconds of measuring; a second more is spent on warming up.
+    /// After this many measured seconds, which follow one second of warm-up.
     Seconds(u64),
-    /// After so many commands were answered, all counted.
+    /// After this many answered commands; all count.
     Operations(u64),
 }
 
 impl Until {
-    /// Answers before this are not counted.
+    /// Returns how long answers do not count.
     fn warm_up(self) -> Duration {
         match self {
             Self::Seconds(_) => WARM_UP,
@@ -225,7 +225,7 @@ impl Until {
         }
     }
 
-    /// Whether another command is to be sent after `sent`.
+    /// Returns whether the client should send another command after `sent` ones.
     fn wants_more(self, sent: u64) -> bool {
         match self {
             Self::Seconds(_) => true,
@@ -234,16 +234,16 @@ impl Until {
     }
 }
 
-/// What came back.
+/// The results of the clients.
 pub(super) struct Answers {
     pub operations: u64,
-    /// Those before the measurement, which cost processor time as well.
+    /// Answers during warm-up, which also cost processor time.
     warm_up_operations: u64,
     pub seconds: f64,
     latencies: Vec<Duration>,
 }
 
-/// The clients: each has one request under way.
+/// The clients. Each has one request in flight.
 pub(super) struct Clients {
     bench: Bench,
     payloads: Vec<Bytes>,
@@ -261,7 +261,7 @@ impl Clients {
         }
     }
 
-    /// Asks until it is enough.
+    /// Sends requests until `until`.
     pub(super) async fn run(mut self, stream: Stream, until: Until) -> Result<Answers, BenchError> {
         let (mut from, mut to) = stream.split();
         let begun = Instant::now();
@@ -314,12 +314,12 @@ impl Clients {
     }
 }
 
-/// Where a replica stands in lists.
+/// Returns a replica's index in lists.
 fn place(id: u64) -> usize {
     usize::try_from(id - 1).unwrap_or(usize::MAX)
 }
 
-/// The next answers.
+/// Receives the next answers.
 pub(super) async fn receive_done(
     from: &mut (impl AsyncRead + Unpin),
 ) -> Result<Vec<RequestEnd>, BenchError> {
@@ -327,7 +327,7 @@ pub(super) async fn receive_done(
     Ok(RequestEnd::decode(frame.into())?)
 }
 
-/// Payloads of the wanted size, signed as wanted.
+/// Makes payloads of the configured size and signing.
 fn payloads(bench: &Bench) -> Vec<Bytes> {
     let size = bench.size_bytes * usize::try_from(bench.signed.commands()).unwrap_or(1);
     (0..PAYLOADS)
@@ -378,14 +378,14 @@ fn measured(bench: &Bench, answered: Answers) -> Measurement {
 /// Processor time of a process so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cpu {
-    /// All of it.
+    /// Seconds of all threads.
     all_seconds: f64,
-    /// That of the thread that verifies what others took in.
+    /// Seconds of the thread that verifies other replicas' input.
     verifier_seconds: f64,
 }
 
 impl Cpu {
-    /// As Linux counts it for each thread, in nanoseconds.
+    /// Reads the time of each thread, which Linux counts in nanoseconds.
     fn of(process: u32) -> Self {
         let mut cpu = Self::default();
         let threads = std::fs::read_dir(format!("/proc/{process}/task"));

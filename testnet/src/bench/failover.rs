@@ -1,5 +1,5 @@
-//! kill -9 of the leader, again and again: how long until the next command is answered, and whether
-//! anything acknowledged was lost.
+//! Kills the leader with SIGKILL repeatedly: measures the time to the next answer, and checks that
+//! no acknowledged command is lost.
 
 use std::time::{Duration, Instant};
 
@@ -11,24 +11,24 @@ use super::Bench;
 use super::driver::{BenchError, Group, receive_done};
 use super::protocol::{PUT, Put, key};
 
-/// How long one attempt to be answered may take before another replica is asked.
+/// How long one attempt may take before the client asks another replica.
 const ATTEMPT: Duration = Duration::from_millis(400);
 
 /// Commands answered between two kills.
 const CALM_COMMANDS: u64 = 50;
 
-/// What the kills came to.
+/// Results of the kills.
 #[derive(Clone, Debug, Serialize)]
 pub struct Failover {
-    /// Leaders killed.
+    /// Number of leaders killed.
     pub kills: u64,
     /// Milliseconds from each kill to the next answer, sorted.
     pub milliseconds: Vec<u64>,
-    /// Half were over within this.
+    /// Median in milliseconds.
     pub p50_ms: u64,
-    /// 9 of 10.
+    /// 90th percentile in milliseconds.
     pub p90_ms: u64,
-    /// The longest.
+    /// Longest time in milliseconds.
     pub max_ms: u64,
     /// Commands acknowledged.
     pub acknowledged: u64,
@@ -36,10 +36,10 @@ pub struct Failover {
     pub lost: u64,
 }
 
-/// Kills `kills` leaders and starts them again.
+/// Kills `kills` leaders and restarts them.
 ///
 /// # Errors
-/// When the replicas don't come up, or never answer again.
+/// If the replicas do not start, or never answer again.
 pub async fn run_failover(bench: &Bench, kills: u64) -> Result<Failover, BenchError> {
     let mut group = Group::start(bench).await?;
     let mut client = Client {
@@ -76,7 +76,7 @@ pub async fn run_failover(bench: &Bench, kills: u64) -> Result<Failover, BenchEr
     })
 }
 
-/// One client that repeats a command until it is answered.
+/// A client that repeats a command until a replica answers it.
 struct Client {
     size: usize,
     number: u64,

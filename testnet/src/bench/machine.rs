@@ -1,6 +1,7 @@
-//! A state machine that costs almost nothing: it counts, and notices gaps and another order.
+//! A state machine that costs almost nothing: it counts commands, and notices gaps and a different
+//! order.
 //!
-//! It hashes no command, since the history that every replica keeps hashes them all.
+//! It hashes no commands, because the history of every replica hashes them already.
 
 use ed25519_dalek::Signer as _;
 use souk_consensus::{CommandFault, LogTime, Position, RestoreError, StateMachine};
@@ -16,17 +17,17 @@ const SIGNATURE_BYTES: usize = 64;
 /// Bytes of a key.
 const KEY_BYTES: usize = 32;
 
-/// The key of the driver's network.
+/// Returns the key of the driver's network.
 pub fn driver_key() -> NodeKey {
     key(0)
 }
 
-/// A client's key, after those of the replicas: each client is an account of its own.
+/// Returns a client's key, which follows the replicas' keys: each client is an account of its own.
 pub fn client_key(client: u64) -> NodeKey {
     key(1_000_000 + client)
 }
 
-/// A client's signature and key, and what it signs.
+/// Signs a command: returns the signature, the client's key, and the command.
 pub fn signed(key: &NodeKey, command: &[u8]) -> Vec<u8> {
     let mut signed = key.signing().sign(command).to_bytes().to_vec();
     signed.extend_from_slice(&key.public());
@@ -34,7 +35,7 @@ pub fn signed(key: &NodeKey, command: &[u8]) -> Vec<u8> {
     signed
 }
 
-/// What a command of [`signed`] claims; none if it is too short for one.
+/// Returns the claim in a command of [`signed`], or none if the command is too short.
 fn claim(command: &[u8]) -> Option<Claim<'_>> {
     let (signature, rest) = command.split_first_chunk::<SIGNATURE_BYTES>()?;
     let (signer, message) = rest.split_first_chunk::<KEY_BYTES>()?;
@@ -45,7 +46,7 @@ fn claim(command: &[u8]) -> Option<Claim<'_>> {
     })
 }
 
-/// What a command begins with, unless it is forged.
+/// Returns the number at the beginning of a command, unless its signature is forged.
 fn number(command: &[u8], holds: bool) -> Result<Number, CommandFault> {
     let number = command.first_chunk::<8>();
     let number = Number(number.map(|number| u64::from_le_bytes(*number)));
@@ -54,25 +55,25 @@ fn number(command: &[u8], holds: bool) -> Result<Number, CommandFault> {
     })
 }
 
-/// Counts commands, mixes their first bytes in order, and follows one client's numbers.
+/// Counts commands, mixes their first bytes in order, and tracks one client's numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CountingMachine<const SIGNED: bool> {
     count: u64,
-    /// Another order of the same commands gives another value.
+    /// Depends on the order of the commands.
     mixed: u64,
-    /// The highest number seen, if a single client counts its commands from one.
+    /// The highest number so far, if a single client numbers its commands from one.
     last: u64,
-    /// Numbers that were skipped: something acknowledged was lost.
+    /// Skipped numbers: each is an acknowledged command that was lost.
     gaps: u64,
 }
 
 impl<const SIGNED: bool> CountingMachine<SIGNED> {
-    /// Commands applied.
+    /// Returns the number of commands applied.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The highest number seen, and how many were skipped.
+    /// Returns the highest number, and how many numbers were skipped.
     pub fn numbers(&self) -> (u64, u64) {
         (self.last, self.gaps)
     }
@@ -80,7 +81,7 @@ impl<const SIGNED: bool> CountingMachine<SIGNED> {
 
 impl<const SIGNED: bool> AnsweringMachine for CountingMachine<SIGNED> {
     type Question = ();
-    /// Commands applied, the highest number seen, and how many were skipped.
+    /// Commands applied, the highest number, and how many numbers were skipped.
     type Reply = (u64, (u64, u64));
 
     fn answer(&self, (): ()) -> Self::Reply {
@@ -88,7 +89,7 @@ impl<const SIGNED: bool> AnsweringMachine for CountingMachine<SIGNED> {
     }
 }
 
-/// What a command begins with, if it is long enough.
+/// The number at the beginning of a command, if the command is long enough.
 #[derive(Clone, Copy, Debug)]
 pub struct Number(Option<u64>);
 

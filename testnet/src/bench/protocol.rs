@@ -1,4 +1,4 @@
-//! What the driver and the replicas say to each other.
+//! Messages between the driver and the replicas.
 
 use bytes::Bytes;
 use libp2p::swarm::StreamProtocol;
@@ -7,32 +7,32 @@ use souk_consensus::codec::{Reader, TruncationError, Writer};
 use souk_node::folder::contact::Contact;
 use souk_node::folder::key::NodeKey;
 
-/// Commands in, answers out: many to a frame.
+/// Protocol of commands and their answers, many in a frame.
 pub const PUT: StreamProtocol = StreamProtocol::new("/souk/bench/1");
 
-/// One question, one answer.
+/// Protocol of one question and one answer.
 pub const STATUS: StreamProtocol = StreamProtocol::new("/souk/bench-status/1");
 
-/// One request of a client.
+/// A client's request.
 #[derive(Debug)]
 pub struct Put {
-    /// The client's name for it.
+    /// The client's number for the request.
     pub number: u64,
-    /// The commands; with signatures, the first 64 bytes are one over the rest.
+    /// The commands. If signed, the first 64 bytes are one signature over the rest.
     pub payload: Bytes,
 }
 
-/// How a request ended.
+/// The end of a request.
 #[derive(Debug)]
 pub struct RequestEnd {
-    /// The client's name for it.
+    /// The client's number for the request.
     pub number: u64,
-    /// Whether it was applied.
+    /// Whether the replica applied the request.
     pub applied: bool,
 }
 
 impl Put {
-    /// A frame of requests.
+    /// Encodes a frame of requests.
     pub fn encode(puts: &[Put]) -> Vec<u8> {
         let size: usize = puts.iter().map(|put| put.payload.len() + 12).sum();
         let mut writer = Writer::with_capacity(size);
@@ -43,7 +43,7 @@ impl Put {
         writer.finish()
     }
 
-    /// The requests of a frame; their payloads share its memory.
+    /// Decodes the requests of a frame; their payloads share its memory.
     pub fn decode(frame: Bytes) -> Result<Vec<Put>, TruncationError> {
         let mut reader = Reader::new(frame);
         let mut puts = Vec::new();
@@ -56,7 +56,7 @@ impl Put {
 }
 
 impl RequestEnd {
-    /// A frame of answers.
+    /// Encodes a frame of answers.
     pub fn encode(dones: &[RequestEnd]) -> Vec<u8> {
         let mut writer = Writer::with_capacity(dones.len() * 9);
         for done in dones {
@@ -66,7 +66,7 @@ impl RequestEnd {
         writer.finish()
     }
 
-    /// The answers of a frame.
+    /// Decodes the answers of a frame.
     pub fn decode(frame: Bytes) -> Result<Vec<RequestEnd>, TruncationError> {
         let mut reader = Reader::new(frame);
         let mut dones = Vec::new();
@@ -78,25 +78,25 @@ impl RequestEnd {
     }
 }
 
-/// Where a replica stands.
+/// A replica's progress.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Standing {
-    /// Who leads, zero if nobody.
+    /// The leader's id, or zero if there is none.
     pub leader: u64,
     /// The last entry applied.
     pub applied: u64,
     /// Commands applied.
     pub commands: u64,
-    /// The highest number applied, and how many were skipped.
+    /// The highest number applied, and how many numbers were skipped.
     pub numbers: (u64, u64),
 }
 
-/// A replica's key: made from its id, for nothing is at stake.
+/// Derives a replica's key from its id, because the benchmark needs no secrecy.
 pub fn key(id: u64) -> NodeKey {
     NodeKey::from_secret(*blake3::hash(format!("souk bench {id}").as_bytes()).as_bytes())
 }
 
-/// Where a replica listens.
+/// Returns a replica's address.
 pub fn contact(id: u64, port: u16) -> Contact {
     let address = format!("/ip4/127.0.0.1/tcp/{port}");
     let address = address.parse().expect("a well-formed address");

@@ -1,4 +1,4 @@
-//! One replica's process.
+//! The process of one replica.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -22,39 +22,39 @@ use super::Signing;
 use super::machine::{CountingMachine, Number};
 use super::protocol::{PUT, Put, RequestEnd, STATUS, Standing, contact, key};
 
-/// Messages for other replicas that may wait.
+/// Maximum queued messages for other replicas.
 const OUTBOUND_MAX: usize = 4_096;
 
-/// Drivers at a time.
+/// Maximum drivers at a time.
 const DRIVERS_MAX: usize = 16;
 
-/// Requests of one driver under way, in groups taken in together.
+/// Maximum requests of one driver in flight, in groups that the replica accepts together.
 const REQUESTS_MAX: usize = 1_024;
 
-/// Commands of one frame that are verified, proposed and answered together, as those of one client
-/// that sends many: less than a millisecond's work.
+/// Commands of one frame that the replica verifies, proposes and answers together, like those of
+/// one busy client: less than a millisecond's work.
 const TAKEN_TOGETHER: usize = 48;
 
-/// How one replica is started.
+/// Arguments of a replica.
 #[derive(Clone, Debug)]
 pub struct NodeArguments {
-    /// Its id, from 1.
+    /// The replica's id, from 1.
     pub id: u64,
-    /// The ports of all replicas on the loopback, in the order of their ids.
+    /// Loopback ports of all replicas, ordered by id.
     pub ports: Vec<u16>,
-    /// Its folder.
+    /// The replica's folder.
     pub folder: PathBuf,
-    /// Who signs what.
+    /// How commands are signed.
     pub signed: Signing,
 }
 
 /// Why a replica ended.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// The arguments name no such replica.
+    /// The arguments have no port for this id.
     #[error("replica {0} is not among the ports")]
     NoSuchReplica(u64),
-    /// The network.
+    /// The network failed.
     #[error(transparent)]
     Network(#[from] network::StartError),
     /// The replica did not start.
@@ -68,7 +68,7 @@ pub enum NodeError {
 /// Runs one replica until its process is killed.
 ///
 /// # Errors
-/// When it can't start, or fails.
+/// If the replica does not start, or fails.
 pub async fn serve(arguments: NodeArguments) -> Result<(), NodeError> {
     match arguments.signed {
         Signing::None => replicate::<false>(arguments).await,
@@ -104,7 +104,7 @@ async fn replicate<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), N
         .zip(&ports)
         .filter(|(member, _)| *member != me)
     {
-        // The network was started a moment ago: it has not stopped.
+        // The network has just started, so it has not stopped.
         let _ = network.learn(&contact(member.get(), *port)).await;
         peers.insert(key(member.get()).peer_id(), *member);
     }
@@ -112,7 +112,7 @@ async fn replicate<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), N
     let config = ValidatorConfig::new(*me, id, folder, LogBeginning::Found(members.clone()));
     let (validator, ended) =
         Validator::start(&config, CountingMachine::<SIGNED>::default(), outbound)?;
-    // They stay who they are: nobody needs the sender.
+    // The peers never change, so the sender can go.
     let (_, peers) = watch::channel(raft_link::Peers::new(peers));
     raft_link::receive(&network, validator.clone(), peers.clone());
     let sender = validator.clone();
@@ -124,7 +124,7 @@ async fn replicate<const SIGNED: bool>(arguments: NodeArguments) -> Result<(), N
     network.serve(PUT, DRIVERS_MAX, move |_, stream| {
         let validator = validator.clone();
         async move {
-            // The driver went away: nobody is left to tell.
+            // If the driver has gone, nothing is left to do.
             let _ended = put(validator, stream).await;
         }
     });
@@ -148,11 +148,11 @@ async fn status<const SIGNED: bool>(
         commands,
         numbers,
     };
-    // The asker went away: nobody is left to tell.
+    // If the driver has gone, nothing is left to do.
     let _ended = wire::send(&mut stream, &standing).await;
 }
 
-/// Takes in requests as they come, and answers in the same order.
+/// Accepts requests as they arrive, and answers in the same order.
 async fn put<const SIGNED: bool>(
     validator: Validator<CountingMachine<SIGNED>>,
     stream: Stream,
@@ -176,14 +176,14 @@ async fn put<const SIGNED: bool>(
         }
     });
     while let Some(taken_in) = running.recv().await {
-        // A request whose task ended early is not answered, which its client notices.
+        // If a task ended early, its requests get no answer, which the client notices.
         let done = taken_in.await.unwrap_or_default();
         wire::send_bytes(&mut to, &RequestEnd::encode(&done)).await?;
     }
     Ok(())
 }
 
-/// Checks the signatures of requests where they have some, and replicates them.
+/// Checks the signatures of requests, if they have any, and replicates the commands.
 async fn take_in<const SIGNED: bool>(
     validator: Validator<CountingMachine<SIGNED>>,
     puts: Vec<Put>,
@@ -206,7 +206,7 @@ async fn take_in<const SIGNED: bool>(
         .collect()
 }
 
-/// The commands if each of them may go into the log.
+/// Returns the commands if all of them may enter the log.
 async fn verified<const SIGNED: bool>(
     validator: &Validator<CountingMachine<SIGNED>>,
     commands: Vec<Bytes>,

@@ -1,7 +1,7 @@
-//! Validators started again behind a long log: how long until they serve.
+//! Restarts validators that have a long log, and measures how long they take to serve.
 //!
-//! The log is made for real: each command is replicated, applied, and given up behind snapshots as
-//! it goes. Then one validator is killed and started, and then all of them.
+//! The benchmark makes a real log: it replicates and applies each command, and truncates the log
+//! behind snapshots. Then it restarts one validator, and then all of them.
 
 use std::time::{Duration, Instant};
 
@@ -13,41 +13,41 @@ use super::Bench;
 use super::driver::{BenchError, Clients, Group, Until, receive_done};
 use super::protocol::{PUT, Put, key};
 
-/// How long the others may take to apply what the leader has.
+/// How long the other replicas may take to apply the leader's commands.
 const CATCH_UP_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long one attempt to be served may take.
+/// How long one attempt at a command may take.
 const ATTEMPT: Duration = Duration::from_secs(2);
 
-/// The pause between attempts, and between looks at the replicas.
+/// The pause between attempts, and between status checks.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What the restarts came to.
+/// Results of the restarts.
 #[derive(Clone, Debug, Serialize)]
 pub struct RestartTimes {
-    /// Validators.
+    /// Number of validators.
     pub nodes: u64,
     /// Commands applied before the restarts.
     pub commands: u64,
     /// Bytes of a command.
     pub size_bytes: usize,
-    /// Seconds it took to replicate them.
+    /// Seconds to replicate the commands.
     pub fill_seconds: f64,
-    /// Bytes in the folder of the validator that was killed: the log that is kept, and snapshots.
+    /// Bytes in the folder of the killed validator: its log and snapshots.
     pub folder_bytes: u64,
-    /// Seconds from the start of one killed validator's process to its answer to a command that it
-    /// took in.
+    /// Seconds from starting one killed validator's process until it answers a command that it
+    /// received.
     pub one_seconds: f64,
-    /// Seconds from the start of all processes, after all were killed, to an answer of each.
+    /// Seconds from starting all processes, after killing all, until each answers.
     pub all_seconds: f64,
-    /// Acknowledged commands that a validator does not have after its restart.
+    /// Acknowledged commands that a validator lacks after its restart.
     pub lost: u64,
 }
 
-/// Replicates `commands` commands, kills and starts validators, and measures.
+/// Replicates `commands` commands, restarts validators, and measures.
 ///
 /// # Errors
-/// When the replicas don't come up, or lag for ever.
+/// If the replicas do not start, or do not catch up.
 pub async fn run_restart(bench: &Bench, commands: u64) -> Result<RestartTimes, BenchError> {
     let mut group = Group::start(bench).await?;
     let leader = group.leader().await?;
@@ -111,7 +111,7 @@ async fn lost_by(group: &Group, id: u64, acknowledged: u64) -> Result<u64, Bench
     Ok(acknowledged.saturating_sub(standing.commands))
 }
 
-/// Sends one command to a validator until that one has applied and answered it.
+/// Sends one command to a validator until it applies and answers the command.
 async fn serve_one(group: &Group, id: u64) {
     loop {
         let attempt = tokio::time::timeout(ATTEMPT, attempt(group, id)).await;

@@ -1,4 +1,4 @@
-//! What must hold of a market whatever happens to its nodes.
+//! Invariants of a market that hold whatever happens to its nodes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,20 +12,20 @@ use tokio::time::Instant;
 use super::load::Jobs;
 use super::schedule::PlannedFault;
 
-/// How long a market may take after a fault is over until everything holds again: an election, a
-/// restart, a lease that was not renewed.
+/// How long a market may take after a fault to satisfy every invariant: an election, a restart, a
+/// lease that was not renewed.
 const HEALING: Duration = Duration::from_secs(30);
 
-/// How long after the last job its leases may stay open: the longest, its grace, and a note's time.
+/// How long leases may stay open after the last job: the longest, its grace, and a note's time.
 const CLOSING: Duration = Duration::from_secs(90);
 
-/// How often the market is looked at meanwhile.
+/// Interval of the checks in that time.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// By how much a lease may outlive its time before the log's clock has moved on.
+/// How much a lease may outlive its time before the log's clock advances.
 const CLOCK_LAG_MS: u64 = 10_000;
 
-/// What was looked at, and what was found.
+/// The checks so far and their findings.
 pub(crate) struct Checks {
     deposits: Option<Credits>,
     pub(crate) count: usize,
@@ -43,7 +43,7 @@ impl Checks {
         }
     }
 
-    /// After a fault: waits until everything holds, and remembers what still does not.
+    /// Waits after a fault until every invariant holds, and records those that still fail.
     pub(crate) async fn look(&mut self, buyer: &Buyer, planned: &PlannedFault) {
         self.count += 1;
         let begin = Instant::now();
@@ -56,7 +56,7 @@ impl Checks {
         }
     }
 
-    /// At the end: nothing is open any more, and every validator has the same state.
+    /// Checks at the end that nothing is open, and that all validators have the same state.
     pub(crate) async fn look_at_end(&mut self, buyer: &Buyer, jobs: &Jobs) {
         self.count += 1;
         if jobs.wrong > 0 {
@@ -113,7 +113,7 @@ async fn look(buyer: &Buyer) -> Result<(Totals, Vec<Lease>), BrokerError> {
     Ok((buyer.broker().totals().await?, buyer.leases().await?))
 }
 
-/// A device that is sold twice, or a lease that keeps its escrow beyond its time.
+/// Finds a device that is sold twice, or a lease that keeps its escrow beyond its time.
 fn wrong_leases(leases: &[Lease]) -> Option<String> {
     let mut sold = BTreeMap::new();
     let now = unix_ms();

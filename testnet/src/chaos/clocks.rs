@@ -1,4 +1,4 @@
-//! A clock of its own for each node, which can be wrong and jump.
+//! Gives each node a clock of its own, which can be wrong and jump.
 
 use std::fs;
 use std::io;
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 
 use souk_node::clock::CLOCK_VARIABLE;
 
-/// The files that say how wrong clocks are.
+/// The files that hold the clocks' offsets.
 #[derive(Debug)]
 pub(super) struct Clocks {
     folder: PathBuf,
 }
 
-/// Why a clock was not set.
+/// Why a clock could not be set.
 #[derive(Debug, thiserror::Error)]
 #[error("the clock {path}: {cause}")]
 pub struct ClockError {
-    /// Its file.
+    /// The clock's file.
     path: PathBuf,
-    /// What the system said.
+    /// The system's error.
     cause: io::Error,
 }
 
@@ -28,16 +28,16 @@ impl Clocks {
         Clocks { folder }
     }
 
-    /// What starts a program under a node's clock.
+    /// Returns the command that starts a program under a node's clock.
     pub(super) fn command(&self, node: &str) -> Vec<String> {
         let variable = format!("{CLOCK_VARIABLE}={}", self.file(node).display());
         vec!["env".to_owned(), variable]
     }
 
-    /// Has a node's clock be ahead by so much from now on, behind where negative.
+    /// Sets how far a node's clock is ahead; a negative value sets it behind.
     pub(super) fn set(&self, node: &str, ahead_ms: i64) -> Result<(), ClockError> {
         let path = self.file(node);
-        // Whole or not at all: half a number would be another one.
+        // The rename is atomic, because half a number would be a different one.
         let (next, text) = (path.with_extension("next"), ahead_ms.to_string());
         let set = fs::write(&next, text).and_then(|()| fs::rename(&next, &path));
         set.map_err(|cause| ClockError { path, cause })

@@ -1,4 +1,4 @@
-//! A small disk of its own for each node, which can be full.
+//! Gives each node a small disk of its own, which can be full.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,41 +10,41 @@ use crate::cluster::LOG;
 /// Mebibytes of a disk: several times what a node writes in an hour of chaos.
 const DISK_MIB: u64 = 512;
 
-/// The file that takes what is left.
+/// The file that takes the remaining space.
 const BALLAST: &str = "ballast";
 
-/// Bytes written at a time.
+/// Bytes in one write.
 const STEP_BYTES: usize = 1 << 20;
 
-/// Mounted disks, unmounted when this is dropped.
+/// Mounted disks. Dropping this value unmounts them.
 #[derive(Debug)]
 pub(super) struct Disks {
     folders: Vec<PathBuf>,
 }
 
-/// Why there is no disk, or it was not filled.
+/// Why a disk could not be mounted or filled.
 #[derive(Debug, thiserror::Error)]
 pub enum DisksError {
-    /// `mount` did not run or refused.
+    /// `mount` did not run or failed.
     #[error("no disk was mounted on {folder}, which takes root: {said}")]
     Mount {
-        /// Where.
+        /// The mount point.
         folder: PathBuf,
-        /// What was said.
+        /// The output of `mount`.
         said: String,
     },
-    /// A file on it.
+    /// A file on the disk failed.
     #[error("the disk of {folder}: {cause}")]
     File {
-        /// Where.
+        /// The disk's mount point.
         folder: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
 }
 
 impl Disks {
-    /// Mounts a disk under each node of `folder` that is laid out there; what is there moves to it.
+    /// Mounts a disk over each node's folder in `folder`, and copies the folder's files to it.
     pub(super) fn mount(folder: &Path, names: &[String]) -> Result<Disks, DisksError> {
         let mut disks = Disks {
             folders: Vec::new(),
@@ -76,7 +76,7 @@ impl Disks {
         Ok(disks)
     }
 
-    /// Leaves no byte free on a node's disk.
+    /// Fills a node's disk to the last byte.
     pub(super) fn fill(&self, node: &str) -> Result<(), DisksError> {
         let home = self.home(node);
         let fill = || {
@@ -96,7 +96,7 @@ impl Disks {
         fill().map_err(|cause| file(home, cause))
     }
 
-    /// Gives the space back.
+    /// Frees that space.
     pub(super) fn empty(&self, node: &str) -> Result<(), DisksError> {
         let home = self.home(node);
         std::fs::remove_file(home.join(BALLAST)).map_err(|cause| file(home, cause))
@@ -111,9 +111,9 @@ impl Disks {
 impl Drop for Disks {
     fn drop(&mut self) {
         for folder in &self.folders {
-            // What a node wrote about itself is kept for whoever finds out why.
+            // The node's log survives the unmount, for diagnosis.
             let log = std::fs::read(folder.join(LOG));
-            // One that is busy still goes when its last process has ended.
+            // A busy disk goes when its last process ends.
             let _ = Command::new("umount").arg("-l").arg(folder).output();
             let _ = log.and_then(|log| std::fs::write(folder.join(LOG), log));
         }
@@ -122,7 +122,7 @@ impl Drop for Disks {
 
 type FileCopy = (std::ffi::OsString, Vec<u8>, std::fs::Permissions);
 
-/// The files of a folder that was just laid out: it has no folders in it.
+/// Reads the files of a folder that was just laid out and has no subfolders.
 fn read(home: &Path) -> io::Result<Vec<FileCopy>> {
     let entries = std::fs::read_dir(home)?;
     let read = |entry: io::Result<std::fs::DirEntry>| {

@@ -1,30 +1,31 @@
-//! Hosts on one machine: a network namespace a node, joined by a bridge, each link to be cut.
+//! Emulates hosts on one machine: a network namespace for each node, joined by a bridge, with links
+//! that can be cut.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
 
-/// Namespaces of one process, removed when this is dropped.
+/// The namespaces of one process. Dropping this value removes them.
 #[derive(Debug)]
 pub(super) struct Hosts {
-    /// What the names of everything here begin with.
+    /// Common prefix of all names here.
     prefix: String,
-    /// The second to last number of every address.
+    /// The third octet of every address.
     net: u8,
     count: usize,
 }
 
-/// Why namespaces were not made or a link not cut.
+/// Why a namespace could not be made or a link could not be cut.
 #[derive(Debug, thiserror::Error)]
 pub enum HostsError {
-    /// There is no `ip`.
+    /// `ip` is missing.
     #[error("`ip` does not run, install iproute2: {0}")]
     Missing(std::io::Error),
-    /// It refused.
+    /// `ip` failed.
     #[error("`ip {command}` failed, network namespaces take root: {said}")]
     Refused {
-        /// What it was asked.
+        /// The arguments of `ip`.
         command: String,
-        /// What it said.
+        /// The output of `ip`.
         said: String,
     },
 }
@@ -32,7 +33,7 @@ pub enum HostsError {
 impl Hosts {
     /// Makes a bridge and `count` namespaces on it.
     pub(super) fn create(count: usize) -> Result<Hosts, HostsError> {
-        // Names of interfaces have at most 15 letters.
+        // Interface names have at most 15 letters.
         let id = std::process::id();
         let net = u8::try_from(id % 200).expect("below 200") + 20;
         let hosts = Hosts {
@@ -63,24 +64,24 @@ impl Hosts {
         ip(&["-n", &namespace, "link", "set", "lo", "up"])
     }
 
-    /// The addresses, one a host.
+    /// Returns the addresses, one for each host.
     pub(super) fn addresses(&self) -> Vec<Ipv4Addr> {
         (0..self.count).map(|place| self.address(place)).collect()
     }
 
-    /// What starts a program on a host.
+    /// Returns the command that starts a program on a host.
     pub(super) fn command(&self, place: usize) -> Vec<String> {
         ["ip", "netns", "exec", &self.namespace(place)]
             .map(str::to_owned)
             .to_vec()
     }
 
-    /// Takes a host's link `up` or `down`.
+    /// Sets a host's link `up` or `down`.
     pub(super) fn link(&self, place: usize, state: &str) -> Result<(), HostsError> {
         ip(&["link", "set", &self.outer(place), state])
     }
 
-    /// Has a host hear the others without being heard, or ends that.
+    /// Drops everything that a host sends but not what it receives, or stops that.
     pub(super) fn mute(&self, place: usize, mute: bool) -> Result<(), HostsError> {
         let verb = if mute { "add" } else { "del" };
         let namespace = self.namespace(place);
@@ -106,7 +107,7 @@ impl Drop for Hosts {
     fn drop(&mut self) {
         let namespaces = (0..self.count).map(|place| self.namespace(place));
         for namespace in namespaces {
-            // What was never made cannot be removed.
+            // A namespace that was never made cannot be removed.
             let _ = ip(&["netns", "del", &namespace]);
         }
         let _ = ip(&["link", "del", &format!("{}b", self.prefix)]);

@@ -1,8 +1,7 @@
-//! Kills on a testnet that runs: nodes are ended as by kill -9, and whoever supervises the testnet
-//! starts them again.
+//! Kills nodes of a running testnet with SIGKILL; the testnet's supervisor restarts them.
 //!
-//! One node is away at a time, so that the market goes on where it has three validators: the next
-//! is killed once the last one serves again. The supervisor is never killed.
+//! Only one node is away at a time, so a market with three validators keeps working: the next kill
+//! waits until the last killed node serves again. The test never kills the supervisor.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,64 +16,64 @@ use crate::signal::{self, Signal};
 use crate::supervisor::{self, GATEWAY, GATEWAY_HOME, SupervisorError};
 use crate::{layout, process};
 
-/// How long a node may be away: its supervisor's longest pause, and what a start may take.
+/// How long a node may be away: its supervisor's longest pause, and the time of a start.
 const AWAY_MAX: Duration = Duration::from_secs(75);
 
-/// How long the market may take to answer after that: an election.
+/// How long the market may then take to answer: an election.
 const HEALING: Duration = Duration::from_secs(30);
 
-/// How often a node is looked for meanwhile.
+/// Interval of the checks in that time.
 const PERIOD: Duration = Duration::from_millis(50);
 
-/// What to do to a testnet.
+/// Configuration of a kill test.
 #[derive(Clone, Debug)]
 pub struct KillsConfig {
-    /// Whom to kill when follows from it.
+    /// Determines which nodes die, and when.
     pub seed: u64,
-    /// How long this goes on.
+    /// How long the test runs.
     pub length: Duration,
-    /// Kills an hour.
+    /// Number of kills per hour.
     pub per_hour: u32,
-    /// Whether the gateway is killed as well.
+    /// Whether the test also kills the gateway.
     pub gateway: bool,
 }
 
-/// A node that was killed, and is back.
+/// A node that was killed and serves again.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeKill {
-    /// When, in milliseconds from the start.
+    /// Time of the kill, in milliseconds since the start.
     pub at_ms: u64,
-    /// Which.
+    /// The node's name.
     pub node: String,
-    /// The process it was.
+    /// The id of the killed process.
     pub process: u32,
-    /// How long until it served again.
+    /// Milliseconds until the node served again.
     pub away_ms: u64,
 }
 
-/// What was done, and what held.
+/// Results of a kill test.
 #[derive(Clone, Debug, Serialize)]
 pub struct KillsReport {
-    /// The seed.
+    /// The seed of the run: repeat it to draw the same again.
     pub seed: u64,
-    /// How long it went on, in seconds.
+    /// How long the test ran, in seconds.
     pub seconds: u64,
-    /// How many were killed and came back.
+    /// Number of nodes killed and restarted.
     pub kills: usize,
-    /// What did not hold, in a sentence; none where all did.
+    /// Each broken promise in a sentence; empty if all held.
     pub violations: Vec<String>,
 }
 
-/// Why nobody was killed, or nobody any more.
+/// Why the test did not start or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum KillsError {
-    /// No testnet runs there.
+    /// No testnet runs in the folder.
     #[error(transparent)]
     Supervisor(#[from] SupervisorError),
     /// The system sent no signal.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// The gateway is to be killed, and there is none.
+    /// The test should kill the gateway, but none runs.
     #[error("no gateway serves in {folder}")]
     Gateway {
         /// The testnet's folder.
@@ -82,11 +81,12 @@ pub enum KillsError {
     },
 }
 
-/// Kills nodes of the testnet in `folder` until the time is over or `stop` ends, and looks after
-/// each whether the market still answers and its money adds up. It ends where a node stays away.
+/// Kills nodes of the testnet in `folder` until the time is over or `stop` completes. After each
+/// kill, it checks that the market answers and its money adds up. It ends early if a node stays
+/// away.
 ///
 /// # Errors
-/// When no testnet runs there, or the system refuses.
+/// If no testnet runs there, or the system refuses.
 pub async fn run(
     folder: &Path,
     config: &KillsConfig,
@@ -135,7 +135,7 @@ pub async fn run(
     })
 }
 
-/// Kills a node once it serves, and waits until it serves again; nothing where it does not.
+/// Kills a node once it serves, and waits until it serves again. Returns none if it does not.
 async fn kill(folder: &Path, node: &str, at_ms: u64) -> Result<Option<NodeKill>, KillsError> {
     let Some(process) = serves(folder, node, None).await? else {
         return Ok(None);
@@ -155,12 +155,11 @@ async fn kill(folder: &Path, node: &str, at_ms: u64) -> Result<Option<NodeKill>,
         }))
 }
 
-/// Waits until a node serves, by another process than the one before; nothing where it takes too
-/// long.
+/// Waits until a node serves with another process than before. Returns none if it takes too long.
 async fn serves(folder: &Path, node: &str, before: Option<u32>) -> Result<Option<u32>, KillsError> {
     let (home, begin) = (home(folder, node), Instant::now());
     while begin.elapsed() < AWAY_MAX {
-        // Whose supervisor has ended does not come back, and what its file tells is no more.
+        // If the supervisor has ended, no node comes back, and its file is out of date.
         supervisor::running(folder)?;
         match process::serving(&home) {
             Some(process) if Some(process) != before => return Ok(Some(process)),
@@ -170,7 +169,7 @@ async fn serves(folder: &Path, node: &str, before: Option<u32>) -> Result<Option
     Ok(None)
 }
 
-/// What does not hold of the market, and goes on not to hold.
+/// Returns the first broken promise that persists.
 async fn wrong(broker: &Broker, node: &str) -> Option<String> {
     let begin = Instant::now();
     loop {
@@ -186,7 +185,7 @@ async fn wrong(broker: &Broker, node: &str) -> Option<String> {
     }
 }
 
-/// The folder of a node's log.
+/// Returns the folder of a node's log.
 fn home(folder: &Path, node: &str) -> PathBuf {
     folder.join(if node == GATEWAY { GATEWAY_HOME } else { node })
 }

@@ -1,4 +1,4 @@
-//! The stream of jobs that goes on while faults are played.
+//! The stream of jobs during the faults.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,41 +21,41 @@ const WAIT: Duration = Duration::from_secs(20);
 /// How long the first job may wait until every provider has an ask.
 const FILLING: Duration = Duration::from_secs(30);
 
-/// The most a job may cost.
+/// The maximum cost of a job.
 const BUDGET: Credits = Credits(60_000_000);
 
-/// How far outputs may be from those of the first job.
+/// Maximum difference of outputs from those of the first job.
 const TOLERANCE: f32 = 1e-4;
 
-/// Pause after a job that came to nothing, so that a market that is away is not stormed.
+/// Pause after a failed job, so that buyers do not overload a market that is away.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// What became of the jobs.
+/// Results of the jobs.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Jobs {
-    /// Jobs that were submitted.
+    /// Jobs submitted.
     pub submitted: usize,
-    /// Those whose outputs came, and were right.
+    /// Jobs with right outputs.
     pub finished: usize,
-    /// Those whose outputs came, were checked by a second provider, and were wrong.
+    /// Jobs with wrong outputs although a second provider checked them.
     pub wrong: usize,
-    /// Those whose outputs came, were not checked, and were wrong: a liar is believed then.
+    /// Jobs with wrong outputs that no second provider checked: a buyer believes such a liar.
     pub deceived: usize,
-    /// Those that ended otherwise, by reason.
+    /// Jobs that ended without outputs, by reason.
     pub ended: BTreeMap<String, usize>,
-    /// Times a job went on without a provider that failed.
+    /// Times that a job continued without a failed provider.
     pub survived: usize,
-    /// The longest any took, in milliseconds.
+    /// The longest job, in milliseconds.
     pub longest_ms: u128,
 }
 
 /// Why the load did not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The first job was not planned.
+    /// The first job could not be planned.
     #[error("the first job was not planned: {0}")]
     Quote(#[from] QuoteError),
-    /// The first job was not run.
+    /// The first job could not run.
     #[error("the first job was not run: {0}")]
     Ended(#[from] Box<UnfinishedJob>),
     /// The bundled images are damaged.
@@ -63,8 +63,8 @@ pub enum LoadError {
     Images(#[from] npy::NpyError),
 }
 
-/// Begins a job and is gone after `patience`, as a buyer that never acknowledges. Whether it came
-/// as far as buying.
+/// Begins a job and drops it after `patience`, like a buyer that never acknowledges. Returns
+/// whether the job got as far as buying.
 pub(crate) async fn begin_and_leave(buyer: &Buyer, patience: Duration) -> bool {
     let Ok(images) = npy::read(&digits::IMAGES) else {
         return false;
@@ -82,14 +82,14 @@ pub(crate) async fn begin_and_leave(buyer: &Buyer, patience: Duration) -> bool {
     ran.is_err()
 }
 
-/// Buyers at work.
+/// Buyers that submit jobs.
 pub(crate) struct Load {
     running: JoinSet<Jobs>,
     stop: watch::Sender<bool>,
 }
 
 impl Load {
-    /// Runs one job for its outputs, then has `buyers` submit jobs until the load is ended.
+    /// Runs one job for its outputs, then makes `buyers` submit jobs until the load ends.
     pub(crate) async fn begin(
         buyer: &Buyer,
         seed: u64,
@@ -97,7 +97,7 @@ impl Load {
         providers: usize,
     ) -> Result<Load, LoadError> {
         let images = npy::read(&digits::IMAGES)?;
-        // Every provider must have its ask in the book before the first fault.
+        // Every provider must have an ask in the book before the first fault.
         let waited = Limits {
             wait: FILLING,
             providers_min: 1,
@@ -126,9 +126,9 @@ impl Load {
         Ok(Load { running, stop })
     }
 
-    /// Lets the jobs that run come to their end; what became of all.
+    /// Waits until the running jobs end, and returns the results of all.
     pub(crate) async fn end(self) -> Jobs {
-        // Streams that ended by themselves need no word.
+        // Streams that have ended need no signal.
         let _ = self.stop.send(true);
         let mut all = Jobs::default();
         for jobs in self.running.join_all().await {
@@ -174,7 +174,7 @@ impl Stream {
         jobs
     }
 
-    /// One job; the reason why it gave nothing, if it did not.
+    /// Runs one job and returns the reason if it failed.
     async fn submit(&mut self, jobs: &mut Jobs) -> Option<String> {
         let limits = Limits {
             providers_min: if self.random.chance(400) { 2 } else { 1 },

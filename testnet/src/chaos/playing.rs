@@ -1,4 +1,4 @@
-//! How each fault is done to a node, and undone.
+//! Applies and undoes each fault.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,11 +10,11 @@ use super::{ChaosError, Market};
 use crate::cluster::{ControlError, LOG};
 use crate::signal::Signal;
 
-/// Lines of a log that say why its node did not start.
+/// Lines of a log that show why its node did not start.
 const LAST_LINES: usize = 5;
 
 impl Market<'_> {
-    /// Does it. A node that is away is not done anything to.
+    /// Applies the fault. Leaves a node that is away alone.
     pub(super) async fn apply(&mut self, fault: &Fault) -> Result<(), ChaosError> {
         match fault {
             Fault::Kill { node, .. } => self.kill(node).await?,
@@ -34,7 +34,7 @@ impl Market<'_> {
         Ok(())
     }
 
-    /// Undoes it, and starts everyone again who is away.
+    /// Undoes the fault, and restarts every node that is away.
     pub(super) async fn heal(&mut self, fault: &Fault) -> Result<(), ChaosError> {
         for node in self.cluster.reap() {
             if !is_explained(&node, fault) {
@@ -64,7 +64,7 @@ impl Market<'_> {
         Ok(())
     }
 
-    /// Starts a provider again that behaves so from now on.
+    /// Restarts a provider with this behaviour.
     async fn behave(
         &mut self,
         node: &str,
@@ -79,8 +79,8 @@ impl Market<'_> {
         self.start(node, fault).await
     }
 
-    /// Starts a node. That it does not start is a promise broken, and tried again after the next
-    /// fault; the market goes on without it.
+    /// Starts a node. If it does not start, the promise is broken, and the next heal tries again;
+    /// the market continues without the node.
     async fn start(&mut self, node: &str, fault: &Fault) -> Result<(), ChaosError> {
         match self.cluster.restart(node).await {
             Ok(()) => Ok(()),
@@ -109,7 +109,7 @@ impl Market<'_> {
         Ok(())
     }
 
-    /// What a node wrote last.
+    /// Returns the last lines of a node's log.
     fn last_lines(&self, node: &str) -> String {
         let log = fs::read(self.folder.join(node).join(LOG)).unwrap_or_default();
         last_lines(&String::from_utf8_lossy(&log))
@@ -142,8 +142,8 @@ impl Market<'_> {
     }
 }
 
-/// Whether it follows from the fault that a node ends: its disk is full, or it does not run under
-/// such a clock and says so.
+/// Returns whether the fault explains that a node ended: its disk is full, or it refuses such a
+/// clock and says so.
 fn is_explained(node: &str, fault: &Fault) -> bool {
     matches!(fault, Fault::Fill { node: at, .. } | Fault::Clock { node: at, .. } if at == node)
 }
@@ -170,7 +170,7 @@ mod tests {
         let (home, name) = (folder.path().join("provider-1"), "provider-1".to_owned());
         fs::create_dir(&home).unwrap();
         let log = home.join(LOG);
-        // It serves when it is started first, and later only where it may.
+        // The script serves on its first start, and later only if it may.
         let script = "cd $0; test -e begun && ! test -e well && { echo sick >&2; exit 1; }; \
                       touch begun; echo ready; cat";
         let recipe = Recipe {

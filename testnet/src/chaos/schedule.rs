@@ -1,4 +1,4 @@
-//! Which fault comes when: drawn from a seed, so that a run can be made again.
+//! Draws the schedule of faults from a seed, so that a run can be repeated.
 
 use std::time::Duration;
 
@@ -10,78 +10,79 @@ use souk_sim::random::Random;
 /// The longest a fault lasts, in seconds: longer than any timeout of a node.
 const SECONDS_MAX: u64 = 12;
 
-/// How wrong a clock is: within what is forgiven, by a lease, by a time zone, back by a minute.
+/// Clock errors in milliseconds: within the tolerance, more than a lease, a time zone, a minute
+/// back.
 const CLOCKS_MS: [i64; 4] = [5_000, 120_000, 3_600_000, -60_000];
 
-/// What is done to a node.
+/// A fault of a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 pub enum Fault {
-    /// Its process is ended as a power cut would, and started again.
+    /// Kills the node's process, as a power cut would, and restarts it.
     Kill {
-        /// Which.
+        /// The node's name.
         node: String,
-        /// How long it is away.
+        /// How long the node is away, in seconds.
         seconds: u64,
     },
-    /// Its process is stopped, and goes on as if nothing had been.
+    /// Suspends the node's process, and resumes it.
     Stop {
-        /// Which.
+        /// The node's name.
         node: String,
-        /// How long it stands still.
+        /// How long the process is suspended, in seconds.
         seconds: u64,
     },
-    /// Its link is taken down.
+    /// Takes the node's link down.
     Cut {
-        /// Which.
+        /// The node's name.
         node: String,
-        /// How long nothing goes through.
+        /// How long the link is down, in seconds.
         seconds: u64,
     },
-    /// What it sends is lost; what is sent to it arrives.
+    /// Drops messages from the node, but delivers those to it.
     Mute {
-        /// Which.
+        /// The node's name.
         node: String,
-        /// How long nobody hears it.
+        /// How long messages are dropped, in seconds.
         seconds: u64,
     },
-    /// Its disk is full.
+    /// Fills the node's disk.
     Fill {
-        /// Which.
+        /// The node's name.
         node: String,
-        /// How long there is no byte left.
+        /// How long the disk is full, in seconds.
         seconds: u64,
     },
-    /// It is started again with a wrong clock.
+    /// Restarts the node with a wrong clock.
     Clock {
-        /// Which.
+        /// The node's name.
         node: String,
-        /// How long its clock is wrong.
+        /// How long the clock is wrong, in seconds.
         seconds: u64,
-        /// By how many milliseconds it is ahead; behind where negative.
+        /// How far the clock is ahead in milliseconds; negative if behind.
         ahead_ms: i64,
     },
-    /// Its clock jumps while it runs, and back again.
+    /// Makes the clock of the running node jump, and later jump back.
     Jump {
-        /// Which.
+        /// The node's name.
         node: String,
-        /// How long its clock is wrong.
+        /// How long the clock is wrong, in seconds.
         seconds: u64,
-        /// By how many milliseconds it is ahead; behind where negative.
+        /// How far the clock is ahead in milliseconds; negative if behind.
         ahead_ms: i64,
     },
-    /// It gives wrong results and signs for them.
+    /// Makes a provider return wrong results and sign for them.
     Lie {
-        /// Which provider.
+        /// The provider's name.
         node: String,
-        /// How long.
+        /// How long the provider lies, in seconds.
         seconds: u64,
     },
-    /// It takes leases and does nothing.
+    /// Makes a provider take leases and do no work.
     Stall {
-        /// Which provider.
+        /// The provider's name.
         node: String,
-        /// How long.
+        /// How long the provider stalls, in seconds.
         seconds: u64,
     },
 }
@@ -89,15 +90,15 @@ pub enum Fault {
 /// A fault and its time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PlannedFault {
-    /// When, in seconds from the start.
+    /// Seconds since the start.
     pub at_seconds: u64,
-    /// What.
+    /// The fault and its node.
     #[serde(flatten)]
     pub fault: Fault,
 }
 
 impl Fault {
-    /// How long it lasts.
+    /// Returns how long the fault lasts, in seconds.
     pub fn seconds(&self) -> u64 {
         match self {
             Fault::Kill { seconds, .. }
@@ -113,7 +114,7 @@ impl Fault {
     }
 }
 
-/// What can be done to a node.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Kill,
@@ -127,7 +128,7 @@ enum Kind {
     Fill,
 }
 
-/// Every kind, those last that take a network and a disk of a node's own.
+/// Every kind; the last ones need a network and a disk for each node.
 const KINDS: [Kind; 9] = [
     Kind::Kill,
     Kind::Stop,
@@ -140,11 +141,11 @@ const KINDS: [Kind; 9] = [
     Kind::Fill,
 ];
 
-/// How many of them need no more than processes.
+/// Number of kinds that need only processes.
 const KINDS_OF_PROCESSES: usize = 6;
 
-/// Draws faults, one after another: a majority of the validators is never away at once. Kinds are
-/// dealt like cards, so that each comes before any comes again.
+/// Draws faults that never take a majority of the validators away. Kinds are dealt like cards: each
+/// comes once before any comes again.
 pub(super) fn draw(config: &ChaosConfig, nodes: &[String]) -> Vec<PlannedFault> {
     let kinds = match config.namespaces {
         true => &KINDS[..],
@@ -153,7 +154,7 @@ pub(super) fn draw(config: &ChaosConfig, nodes: &[String]) -> Vec<PlannedFault> 
     deal(kinds, (config.seed, config.length, config.per_hour), nodes)
 }
 
-/// Draws whom to kill and when, from a seed, for a length of time, so many times an hour.
+/// Draws which nodes die and when, for a length of time and a number of kills per hour.
 pub(super) fn draw_kills(
     (seed, length, per_hour): (u64, Duration, u32),
     nodes: &[String],
@@ -192,7 +193,7 @@ fn deal(
     faults
 }
 
-/// A fault of a kind, done to some node that it can be done to.
+/// Returns a fault of this kind, on a random node that can have it.
 fn fault(random: &mut Random, kind: Kind, nodes: &[String], seconds: u64) -> Fault {
     // Only providers compute.
     let computes = matches!(kind, Kind::Lie | Kind::Stall);

@@ -1,4 +1,4 @@
-//! A connection whose bytes are counted, both ways.
+//! A connection that counts its bytes in both directions.
 
 use std::io;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ pub(super) struct ByteCounter {
 }
 
 impl ByteCounter {
-    /// Received and sent so far.
+    /// Returns the bytes received and sent so far.
     pub(super) fn read(&self) -> (u64, u64) {
         let received = self.received.load(Ordering::Relaxed);
         (received, self.sent.load(Ordering::Relaxed))

@@ -1,4 +1,4 @@
-//! What hostile peers do, one loop an attack: each round is one act on one node.
+//! The attacks of hostile peers, one loop for each: a round is one act on one node.
 
 mod gossip;
 
@@ -26,25 +26,25 @@ use tokio::time::Instant;
 use crate::chaos::load;
 use souk_sim::random::Random;
 
-/// Bytes of random garbage at most.
+/// Maximum bytes of random garbage.
 const GARBAGE_BYTES_MAX: u64 = 4_096;
 
-/// Streams or connections that a slow peer keeps open.
+/// Maximum streams or connections that a slow peer keeps open.
 const SLOW_MAX: usize = 400;
 
-/// Rounds of one identity that may fail in a row: then it takes a new one.
+/// Rounds of one identity that may fail in a row before it takes a new one.
 const FAILURES_MAX: u32 = 3;
 
-/// Between an identity and the next.
+/// Pause between two identities.
 const IDENTITY_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a hostile buyer watches a job before it vanishes, at most, in milliseconds.
+/// Maximum milliseconds that a hostile buyer watches a job before it vanishes.
 const VANISH_MS_MAX: u64 = 60;
 
 /// Rounds of questions in one stream.
 const STORM_ROUNDS: usize = 1_000;
 
-/// What validators speak, what providers speak, and what every node speaks below that.
+/// Protocols of validators, of providers, and of every node below those.
 const OF_VALIDATORS: [StreamProtocol; 2] = [market::PROTOCOL, raft_link::PROTOCOL];
 const OF_PROVIDERS: [StreamProtocol; 3] = [lease::PROTOCOL, transfers::PROTOCOL, direct::PROTOCOL];
 const OF_ALL: [StreamProtocol; 9] = [
@@ -67,7 +67,7 @@ pub(super) struct Target {
     pub(super) market: MarketId,
 }
 
-/// Kinds of attack. (One more is played by a provider: it takes leases and does nothing.)
+/// Kinds of attack. A provider plays one more: it takes leases and does no work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attack {
@@ -75,43 +75,43 @@ pub enum Attack {
     Malformed,
     /// Lengths over the limit, on every protocol.
     Oversize,
-    /// Streams on which one byte is sent, and no more.
+    /// Streams with only one byte.
     SlowStreams,
-    /// Connections on which no handshake comes to an end.
+    /// Connections that never finish their handshake.
     SlowConnections,
-    /// Requests whose answers nobody reads.
+    /// Requests whose answers the attacker never reads.
     Unread,
-    /// Questions without end in one stream, each answer read.
+    /// Endless questions in one stream; the attacker reads each answer.
     Storm,
-    /// Frames as long as may be, all but the last byte of them.
+    /// Frames of the maximum length without their last byte.
     Unfinished,
-    /// As many streams as come through.
+    /// As many streams as the node accepts.
     Flood,
-    /// One order again and again, at every validator.
+    /// The same order again and again, at every validator.
     Replay,
-    /// Profiles in others' names.
+    /// Profiles in the names of others.
     Forged,
-    /// Profiles of a thousand providers that are none.
+    /// Profiles of a thousand providers that do not exist.
     Sybil,
-    /// A buyer that buys and is gone before it acknowledges.
+    /// A buyer that buys and vanishes before it acknowledges.
     Vanish,
 }
 
-/// What an attack did.
+/// Results of an attack.
 #[derive(Clone, Debug, Serialize)]
 pub struct AttackReport {
-    /// Which.
+    /// The kind of attack.
     pub attack: Attack,
-    /// Acts that came through.
+    /// Acts that nodes accepted.
     pub acts: u64,
-    /// Acts that were refused, or failed.
+    /// Acts that nodes refused, or that failed.
     pub refused: u64,
-    /// Identities it used up.
+    /// Identities used.
     pub identities: u64,
 }
 
 impl Attack {
-    /// All of them.
+    /// All kinds of attack.
     pub(super) const ALL: [Attack; 12] = [
         Attack::Malformed,
         Attack::Oversize,
@@ -127,7 +127,7 @@ impl Attack {
         Attack::Vanish,
     ];
 
-    /// The pause between two acts.
+    /// Returns the pause between two acts.
     fn pause(self) -> Duration {
         Duration::from_millis(match self {
             Attack::Flood => 1,
@@ -159,13 +159,13 @@ impl Attack {
             },
         };
         let end = Instant::now() + length;
-        // What is under way when the time is over is cut off.
+        // The timeout cuts off the current act.
         let _ = tokio::time::timeout_at(end, attacker.attack()).await;
         attacker.done
     }
 }
 
-/// What a slow attacker keeps open.
+/// A stream or connection that a slow attacker keeps open.
 enum OpenHandle {
     Stream(#[expect(dead_code, reason = "it is held, not used")] libp2p::Stream),
     Socket(#[expect(dead_code, reason = "it is held, not used")] TcpStream),
@@ -180,7 +180,7 @@ struct Attacker {
     done: AttackReport,
 }
 
-/// Why an act did not come through.
+/// Why an act failed.
 #[derive(Debug)]
 struct ActFailure;
 
@@ -191,10 +191,11 @@ impl<E: std::error::Error> From<E> for ActFailure {
 }
 
 impl Attacker {
-    /// One identity after another.
+    /// Attacks under one identity after another.
     async fn attack(&mut self) {
         loop {
-            // A new identity takes a moment, and whoever refuses it at once is not spun on.
+            // The pause makes a new identity cost time, so that the loop does not spin if a node
+            // refuses it at once.
             tokio::time::sleep(IDENTITY_PAUSE).await;
             self.done.identities += 1;
             let place = self.random.place(self.targets.len());
@@ -211,7 +212,7 @@ impl Attacker {
         }
     }
 
-    /// Acts under one identity until it gets nothing through any more.
+    /// Acts under one identity until nodes stop accepting it.
     async fn as_one(&mut self, target: &Target) {
         let key = NodeKey::generate();
         let Ok(network) = Network::start(&key, network::NetworkConfig::default()).await else {
@@ -247,7 +248,7 @@ impl Attacker {
                 let length = self.random.below(GARBAGE_BYTES_MAX) as usize;
                 let bytes: Vec<u8> = (0..length).map(|_| self.random.draw() as u8).collect();
                 let mut stream = self.open(network, target).await?;
-                // Half of them framed, half not even that.
+                // Half of the payloads have a frame around them.
                 if self.random.chance(500) {
                     wire::send_bytes(&mut stream, &bytes).await?;
                 } else {
@@ -303,7 +304,7 @@ impl Attacker {
         }
     }
 
-    /// Asks what is dear to answer, again and again: the whole book, and all that may be named.
+    /// Repeats expensive questions: the whole book, and the maximum of named items.
     async fn storm(&mut self, network: &Network, target: &Target) -> Result<(), ActFailure> {
         let Some(validator) = self.validator(target) else {
             return Err(ActFailure);
@@ -322,14 +323,14 @@ impl Attacker {
         Ok(())
     }
 
-    /// A validator: the target, or where that is none, another.
+    /// Returns the target if it is a validator, otherwise another validator.
     fn validator(&self, target: &Target) -> Option<Target> {
         let validator = target.validates.then_some(target);
         let validator = validator.or_else(|| self.targets.iter().find(|t| t.validates));
         validator.cloned()
     }
 
-    /// The same order twice: the second must change nothing.
+    /// Sends the same order twice: the second must change nothing.
     async fn replay(
         &mut self,
         network: &Network,
@@ -358,7 +359,7 @@ impl Attacker {
         Ok(())
     }
 
-    /// Buys, and is gone.
+    /// Buys, and vanishes.
     async fn vanish(&mut self) {
         tokio::time::sleep(self.attack.pause()).await;
         let patience = Duration::from_millis(self.random.below(VANISH_MS_MAX));
@@ -368,7 +369,7 @@ impl Attacker {
         }
     }
 
-    /// Opens a stream of a protocol that the node may speak.
+    /// Opens a stream of a protocol that the node may support.
     async fn open(
         &mut self,
         network: &Network,
@@ -378,7 +379,7 @@ impl Attacker {
             true => &OF_VALIDATORS[..],
             false => &OF_PROVIDERS[..],
         };
-        // Half of the time one of souk's own, else one of those underneath.
+        // Half of the time, this picks a souk protocol, otherwise a lower one.
         let protocols = match self.random.chance(500) {
             true => own,
             false => &OF_ALL[..],

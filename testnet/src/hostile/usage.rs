@@ -1,45 +1,45 @@
-//! What processes take, from `/proc`: memory and processor time.
+//! Memory and processor time of processes, from `/proc`.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use tokio::time::Instant;
 
-/// How often it is looked at.
+/// Interval of the readings.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// Clock ticks of the kernel's statistics in a second, the same on every Linux that Rust supports.
+/// Clock ticks per second in the kernel's statistics, the same on every Linux that Rust supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What a node took.
+/// A node's usage.
 #[derive(Clone, Debug, Serialize)]
 pub struct Usage {
-    /// Its name.
+    /// The node's name.
     pub node: String,
-    /// Before the attacks.
+    /// Usage before the attacks.
     pub before: Took,
-    /// Under them.
+    /// Usage during the attacks.
     pub under: Took,
-    /// After them.
+    /// Usage after the attacks.
     pub after: Took,
 }
 
-/// What a node took in one of the runs.
+/// A node's usage in one run.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Took {
-    /// The most memory it held, in mebibytes.
+    /// Maximum memory, in mebibytes.
     pub memory_mib_max: u64,
-    /// Processors it kept busy, on average. Cells are processes of their own and not counted.
+    /// Average number of busy processors. Sandboxes are separate processes and do not count.
     pub processors: f64,
 }
 
-/// A process that is looked at.
+/// A process under observation.
 pub(super) struct WatchedNode {
     name: String,
     process: u32,
 }
 
-/// The processes that run.
+/// Returns the running processes.
 pub(super) fn nodes<'a>(running: impl Iterator<Item = (&'a str, Option<u32>)>) -> Vec<WatchedNode> {
     let node = |(name, process): (&str, Option<u32>)| {
         let name = name.to_owned();
@@ -48,7 +48,7 @@ pub(super) fn nodes<'a>(running: impl Iterator<Item = (&'a str, Option<u32>)>) -
     running.filter_map(node).collect()
 }
 
-/// What each node took while something was done.
+/// Returns each node's usage during a future.
 pub(super) async fn during<T>(
     nodes: &[WatchedNode],
     work: impl Future<Output = T>,
@@ -70,14 +70,14 @@ pub(super) async fn during<T>(
     };
     let seconds = begin.elapsed().as_secs_f64();
     for ((node, took), before) in nodes.iter().zip(&mut took).zip(ticks_begin) {
-        // Of one that has ended nothing is known: that it did is told elsewhere.
+        // Nothing is known of an ended process; other checks report its end.
         let ticks = spent(node).saturating_sub(before);
         took.processors = ticks as f64 / TICKS_PER_SECOND / seconds;
     }
     (done, took)
 }
 
-/// The three runs, node by node.
+/// Combines the three runs of each node.
 pub(super) fn together(nodes: Vec<WatchedNode>, runs: [Vec<Took>; 3]) -> Vec<Usage> {
     let of = |(place, node): (usize, WatchedNode)| {
         let [before, under, after] = [0, 1, 2].map(|run: usize| runs[run][place]);
@@ -92,7 +92,7 @@ pub(super) fn together(nodes: Vec<WatchedNode>, runs: [Vec<Took>; 3]) -> Vec<Usa
     nodes.into_iter().enumerate().map(of).collect()
 }
 
-/// The memory a process holds; none where it has ended.
+/// Returns the memory of a process, or none if it has ended.
 fn memory_mib(process: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -100,10 +100,11 @@ fn memory_mib(process: u32) -> Option<u64> {
     Some(kib / 1024)
 }
 
-/// The processor time a process has taken.
+/// Returns the processor time of a process so far.
 fn ticks(process: u32) -> Option<u64> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name in brackets may have spaces; user and system time are the 12th and 13th after it.
+    // The name in brackets may have spaces; user and system time are the 12th and 13th fields after
+    // it.
     let mut after = text.rsplit_once(')')?.1.split_whitespace();
     let user: u64 = after.nth(11)?.parse().ok()?;
     let system: u64 = after.next()?.parse().ok()?;

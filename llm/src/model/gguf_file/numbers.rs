@@ -1,4 +1,4 @@
-//! The numbers of a GGUF file's metadata, as a decoder's.
+//! Converts a GGUF file's metadata to a decoder's dimensions.
 
 mod experts;
 
@@ -8,13 +8,13 @@ use crate::config::{Architecture, Config, ConfigError, LocalLayers, Rotary, Wind
 use crate::gguf::{Gguf, Value};
 use crate::weights::Weight;
 
-/// What each pair's angle is divided by, where a file says so.
+/// The divisors of each pair's angle, if a file has them.
 const DIVISORS: &str = "rope_freqs.weight";
-/// The same of files that have others past the positions they were first made for.
+/// The divisors for the original positions, if a file has others beyond those.
 const DIVISORS_SHORT: &str = "rope_factors_short.weight";
 const DIVISORS_LONG: &str = "rope_factors_long.weight";
 
-/// Tensors that are numbers of a decoder, and no weights.
+/// Tensors that are dimensions of a decoder rather than weights.
 pub(super) const TABLES: [&str; 3] = [DIVISORS, DIVISORS_SHORT, DIVISORS_LONG];
 
 /// The metadata of a family.
@@ -62,8 +62,8 @@ pub(super) fn config(file: &Gguf) -> Result<Config, ModelError> {
     Ok(config.checked()?)
 }
 
-/// What scores of Gemma's are multiplied by: files do not say, but that their largest models have
-/// the width that heads would have if they shared the stream's.
+/// Returns the factor of Gemma's scores. Files do not state it, but their largest models use the
+/// width that heads would have if they shared the stream's.
 fn score_factor(
     architecture: Architecture,
     layers: usize,
@@ -89,7 +89,7 @@ impl Numbers<'_> {
     fn number(&self, part: &str) -> Result<usize, ModelError> {
         let key = self.key(part);
         let number = self.file.number(&key);
-        // A number beyond the machine's is refused with the others.
+        // A number too large for the machine is refused with the others.
         let number = number.map(|number| usize::try_from(number).unwrap_or(usize::MAX));
         number.ok_or(ModelError::GgufLacks(key))
     }
@@ -105,7 +105,8 @@ impl Numbers<'_> {
         self.file.float(&self.key(part)).unwrap_or(otherwise)
     }
 
-    /// Positions it was made for, and those past which its angles would be others.
+    /// Returns the positions that the makers designed the model for, and those beyond which the
+    /// angles change.
     fn positions(&self) -> Result<(usize, Option<usize>), ModelError> {
         let made_for = self.number("context_length")?;
         let bound = match self.table(DIVISORS_SHORT)?.is_empty() {
@@ -115,7 +116,7 @@ impl Numbers<'_> {
         Ok((bound.map_or(made_for, |bound| bound.min(made_for)), bound))
     }
 
-    /// The window of families that have one; zero stands for none.
+    /// Returns the window, for families that have one; zero means none.
     fn window(
         &self,
         architecture: Architecture,
@@ -156,7 +157,7 @@ impl Numbers<'_> {
 
     fn limit(&self, part: &str, otherwise: Option<f32>) -> Option<f32> {
         let stated = self.file.float(&self.key(part));
-        // Zero stands for none.
+        // Zero means none.
         stated
             .map_or(otherwise, |limit| Some(limit as f32))
             .filter(|limit| *limit > 0.0)
@@ -165,7 +166,7 @@ impl Numbers<'_> {
     fn rotary(&self, architecture: Architecture, head_width: usize) -> Result<Rotary, ModelError> {
         let width = self.number_or("rope.dimension_count", head_width)?;
         let mut rotary = Rotary::plain(width, self.float_or("rope.freq_base", 10_000.0))?;
-        // Llama's converters put the numbers of a pair side by side; the others leave them.
+        // Llama's converters put the numbers of a pair side by side; the others do not.
         rotary.interleaved = matches!(architecture, Architecture::Llama | Architecture::Mixtral);
         for name in [DIVISORS, DIVISORS_SHORT] {
             let divisors = self.table(name)?;
@@ -191,7 +192,7 @@ impl Numbers<'_> {
         Ok(rotary)
     }
 
-    /// A table of floats; an empty one where there is none.
+    /// Returns a table of floats, or an empty one if the file has none.
     fn table(&self, name: &str) -> Result<Vec<f64>, ModelError> {
         match self.file.weight(name) {
             None => Ok(Vec::new()),

@@ -1,4 +1,4 @@
-//! The tokeniser of a GGUF file, written as `tokenizer.json` says the same.
+//! Converts the tokeniser of a GGUF file to an equivalent `tokenizer.json`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,25 +8,25 @@ use super::super::ModelError;
 use super::text;
 use crate::gguf::{Gguf, Value};
 
-/// How byte-level vocabularies cut a text before they merge.
+/// How byte-level vocabularies split a text before merging.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cut {
     /// As GPT-2.
     Gpt2,
-    /// The same, and digit by digit.
+    /// As GPT-2, and digit by digit.
     Digits,
-    /// Words, then numbers by three digits.
+    /// Words, then numbers in groups of three digits.
     Llama3,
     /// Words, then digit by digit.
     Qwen2,
-    /// Words by their case with what shortens them, then numbers by three digits.
+    /// Words by case with their contractions, then numbers in groups of three digits.
     O200k,
-    /// Words by their case, then digit by digit.
+    /// Words by case, then digit by digit.
     Tekken,
 }
 
-/// What a way of cutting is called in files, and whether words that are whole tokens are not
-/// merged. Several names are of one way, as llama.cpp has them.
+/// The names of splits in files, and whether words that are whole tokens skip merging. As in
+/// llama.cpp, several names mean one split.
 const CUTS: [(&str, Cut, bool); 21] = [
     ("default", Cut::Gpt2, false),
     ("gpt-2", Cut::Gpt2, false),
@@ -51,21 +51,21 @@ const CUTS: [(&str, Cut, bool); 21] = [
     ("pixtral", Cut::Llama3, true),
 ];
 
-/// Shortened words of English, other words, what is neither, and spaces.
+/// Patterns of English contractions, other words, other characters, and spaces.
 const SHORT: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)";
 const WORDS: &str = r"[^\r\n\p{L}\p{N}]?\p{L}+";
 const OTHERS: &str = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// What may stand before a word, letters that are no small ones, and those that are no large ones.
+/// Patterns of the prefix of a word, letters except lower case, and letters except upper case.
 const BEFORE: &str = r"[^\r\n\p{L}\p{N}]?";
 const LARGE: &str = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]";
 const SMALL: &str = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]";
 const OTHERS_OF_CASES: &str = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Numbers by three digits at most, and digit by digit.
+/// Patterns of numbers in groups of at most three digits, and digit by digit.
 const THREE_DIGITS: &str = r"\p{N}{1,3}";
 const DIGIT: &str = r"\p{N}";
 
 impl Cut {
-    /// The pre-tokeniser.
+    /// Returns the pre-tokeniser.
     fn json(self) -> Json {
         let split = |pattern: String| {
             json!({"type": "Sequence", "pretokenizers": [
@@ -93,7 +93,7 @@ impl Cut {
     }
 }
 
-/// Words that end in small letters, and those that begin in large ones.
+/// Returns the patterns of words that end in lower case, and of words that begin in upper case.
 fn words_by_case(ending: &str) -> String {
     format!("{BEFORE}{LARGE}*{SMALL}+{ending}|{BEFORE}{LARGE}+{SMALL}*{ending}")
 }
@@ -106,10 +106,10 @@ fn bytes(with_regex: bool) -> Json {
 /// The space of vocabularies of whole pieces.
 const SPACE: &str = "\u{2581}";
 
-/// Bytes of a token at most: twice those of the longest that was seen.
+/// Maximum bytes of a token: twice those of the longest known one.
 const WORD_BYTES_MAX: usize = 1024;
 
-/// Numbers that files give to kinds of tokens.
+/// Numbers of token kinds in files.
 const CONTROL: u64 = 3;
 const USER_DEFINED: u64 = 4;
 
@@ -118,11 +118,11 @@ struct Words<'a> {
     words: Vec<&'a str>,
     kinds: Vec<u64>,
     begin: Option<usize>,
-    /// What is put after one.
+    /// The mark appended to a text.
     end: Option<usize>,
 }
 
-/// The file's tokeniser as `tokenizer.json`.
+/// Returns the file's tokeniser as `tokenizer.json`.
 pub(super) fn json(file: &Gguf) -> Result<Json, ModelError> {
     let words = Words::read(file)?;
     match text(file, "tokenizer.ggml.model")? {
@@ -180,7 +180,7 @@ impl<'a> Words<'a> {
         each.map(|(id, word)| (*word, id)).collect()
     }
 
-    /// Tokens that are never made by merging.
+    /// Returns the tokens that merging never makes.
     fn added(&self) -> Vec<Json> {
         let each = self.words.iter().enumerate();
         let added = each.filter_map(|(id, word)| {
@@ -193,7 +193,7 @@ impl<'a> Words<'a> {
         added.collect()
     }
 
-    /// Puts the marks of a beginning and an end around a text, where the file has that done.
+    /// Returns a post-processor that adds marks around a text, if the file asks for it.
     fn framed(&self, file: &Gguf, otherwise: bool) -> Json {
         let wanted = |key: &str, otherwise: bool| match file.metadata.get(key) {
             Some(Value::Bool(wanted)) => *wanted,
@@ -230,7 +230,7 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A vocabulary of bytes that are merged.
+/// Returns a byte-level vocabulary with merges.
 fn byte_level(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
     let name = file.text("tokenizer.ggml.pre").unwrap_or("default");
     let known = CUTS.iter().find(|(known, ..)| *known == name);
@@ -247,7 +247,7 @@ fn byte_level(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
     Ok(words.whole(file, is_whole, [normalizer, cut.json(), bytes(true)], model))
 }
 
-/// A vocabulary of pieces with scores: what is merged first has the higher one.
+/// Returns a vocabulary of pieces with scores: a higher score merges first.
 fn pieces(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
     let lacks = || ModelError::GgufLacks("tokenizer.ggml.scores".to_owned());
     let scores = file.array("tokenizer.ggml.scores").ok_or_else(lacks)?;
@@ -290,7 +290,7 @@ fn pieces(file: &Gguf, words: &Words<'_>) -> Result<Json, ModelError> {
     Ok(words.whole(file, true, [normalizer, Json::Null, decoder], model))
 }
 
-/// All pairs of pieces that make a piece, in the order in which they are merged.
+/// Returns all pairs of pieces that form a piece, in merge order.
 fn merges(words: &Words<'_>, ids: &BTreeMap<&str, usize>, scores: &[f64]) -> Vec<[String; 2]> {
     let special: BTreeSet<usize> = [CONTROL, USER_DEFINED]
         .into_iter()

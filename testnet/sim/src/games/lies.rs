@@ -1,25 +1,25 @@
-//! Receipts with a field that is false, one for each field there is.
+//! Receipts with one false field, for each field.
 //!
-//! The table takes a receipt apart without a rest pattern, so a field that is added does not
-//! compile before its row says how a provider would falsify it.
+//! The table destructures a receipt without a rest pattern, so a new field does not compile until
+//! its row shows how a provider would falsify it.
 
 use souk_market::{
     AccountKey, Class, ContentId, Credits, DeviceMicros, Dtype, JobId, LeaseId, MarketId, Millis,
     Name, Permille, Price, ReceiptBody,
 };
 
-/// A receipt with one field that is false.
+/// A receipt with one false field.
 pub struct Lie {
-    /// The field.
+    /// The field's name.
     pub field: &'static str,
-    /// What the receipt says.
+    /// The false receipt.
     pub body: ReceiptBody,
 }
 
 macro_rules! lies {
     ($honest:expr; $($field:ident => $value:expr;)+) => {{
         let honest: &ReceiptBody = $honest;
-        // Every field, and no other.
+        // Names every field and no other.
         let ReceiptBody { $($field: _),+ } = honest;
         vec![$({
             let mut body = honest.clone();
@@ -29,7 +29,7 @@ macro_rules! lies {
     }};
 }
 
-/// All of them, of a lease that can have used so much.
+/// Returns all lies about a lease that can have used at most `possible`.
 pub fn lies(honest: &ReceiptBody, possible: DeviceMicros) -> Vec<Lie> {
     let account = AccountKey([9; 32]);
     let content = ContentId([9; 32]);
@@ -63,7 +63,7 @@ pub fn lies(honest: &ReceiptBody, possible: DeviceMicros) -> Vec<Lie> {
         started => Millis(0);
         finished => honest.finished.after(Millis(1));
     };
-    // A liar gets the sum right where it lies about what the sum is of.
+    // If a liar falsifies a factor of the sum, it adapts the sum.
     for lie in &mut lies {
         if lie.field != "amount" {
             let due = ReceiptBody::due(lie.body.price, lie.body.charged());

@@ -1,28 +1,30 @@
-//! What a party of a lease may do to the other: every command there is, none left out.
+//! The moves of a lease's parties, complete over all commands.
 //!
-//! The table below is turned into a match without a wildcard, so a command that is added does not
-//! compile before its row says who may play it in a lease, or why it is no move there.
+//! The table below expands to a match without a wildcard, so a new command does not compile until
+//! its row names its player in a lease, or the reason why it is no move there.
 
 use souk_market::{Command, DeviceMicros, Lease, Millis};
 
-/// Who plays a command in the game of one lease.
+/// The player of a command in the game of one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Player {
     /// The lease's buyer.
     Buyer,
     /// The lease's provider.
     Provider,
-    /// Whoever has a receipt that both signed: what an honest party signs is played apart.
+    /// Any holder of a receipt with both signatures; the receipts that an honest party signs are a
+    /// game of their own.
     Signed,
-    /// Nobody: it does not touch a lease that is open, for this reason.
+    /// No player: the command does not affect an open lease, for this reason.
     Nobody(&'static str),
 }
 
-/// What a move needs to know.
+/// The context of a move.
 pub struct Scene<'a> {
-    /// The lease.
+    /// The lease in its current state.
     pub lease: &'a Lease,
-    /// Usages that a note may state: what the rules allow, and what an honest buyer bears.
+    /// Usages for a note: the maximum that the rules allow, and the maximum that an honest buyer
+    /// accepts.
     pub usages: [DeviceMicros; 2],
 }
 
@@ -38,14 +40,14 @@ macro_rules! moves {
             /// Every command.
             pub const ALL: &[Kind] = &[$(Kind::$name),+];
 
-            /// The kind of a command.
+            /// Returns the kind of a command.
             pub fn of(command: &Command) -> Kind {
                 match command {
                     $($pattern => Kind::$name,)+
                 }
             }
 
-            /// Who plays it.
+            /// Returns the command's player.
             pub fn player(self) -> Player {
                 match self {
                     $(Kind::$name => $player,)+
@@ -93,7 +95,7 @@ moves! {
     ProveFault, Command::ProveFault(_) => Player::Nobody("it takes two signatures of the guilty");
 }
 
-/// The commands of a kind that make sense in a scene.
+/// Returns the commands of a kind that make sense in a scene.
 pub fn instances(kind: Kind, scene: &Scene<'_>) -> Vec<Command> {
     let commands = make_commands(kind, scene);
     let are_of_kind = commands.iter().all(|command| Kind::of(command) == kind);
@@ -127,7 +129,7 @@ fn make_commands(kind: Kind, scene: &Scene<'_>) -> Vec<Command> {
             let by = Millis(1);
             vec![Command::Extend { lease, by }]
         }
-        // What nobody plays has no instances, and receipts are played apart.
+        // Commands without a player have no instances, and receipts are a game of their own.
         Kind::Settle
         | Kind::Register
         | Kind::Deposit

@@ -1,4 +1,4 @@
-//! How a lease stands in a game: the real exchange, and what was really worked and held.
+//! The state of a game: the real exchange, and the true work and holding time.
 
 use souk_market::{
     Accepts, AccountKey, Ask, Batch, Bid, Command, ContentId, Credits, DeviceId, DeviceMicros,
@@ -9,22 +9,22 @@ use souk_market::{
 
 /// The length of the lease.
 pub const LENGTH: Millis = Millis(1_800_000);
-/// Micro-credits for a second of the device.
+/// Price of a device-second in micro-credits.
 pub const PRICE: Price = Price(1_000);
-/// What each account has at first.
+/// Initial credits of each account.
 const PURSE: Credits = Credits(100_000_000);
 
-/// The two of a lease.
+/// A party of the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Who sells.
+    /// The party that sells the device.
     Provider,
-    /// Who buys.
+    /// The party that leases the device.
     Buyer,
 }
 
 impl Side {
-    /// The other one.
+    /// Returns the other party.
     pub fn other(self) -> Side {
         match self {
             Side::Provider => Side::Buyer,
@@ -45,7 +45,7 @@ impl Side {
     }
 }
 
-/// A lease, and what its parties really did.
+/// A lease, and the true acts of its parties.
 #[derive(Clone)]
 pub struct Position {
     exchange: Exchange,
@@ -55,18 +55,18 @@ pub struct Position {
     pub now: Millis,
     began: Millis,
     nonce: u64,
-    /// When the last note was filed by an honest provider.
+    /// Time of the honest provider's last note.
     pub noted: Millis,
-    /// Device time that was really worked.
+    /// Device time of true work.
     pub worked: Millis,
-    /// How long the device was the buyer's.
+    /// How long the buyer held the device.
     pub held: Millis,
-    /// Whether an honest provider goes on.
+    /// Whether an honest provider continues to work.
     pub is_working: bool,
 }
 
 impl Position {
-    /// A lease that has just been opened.
+    /// Creates a position with a newly opened lease.
     pub fn new() -> Position {
         let operator = AccountKey([1; 32]);
         let accounts = [Side::Provider.account(), Side::Buyer.account()];
@@ -91,7 +91,7 @@ impl Position {
         position
     }
 
-    /// The provider offers its device, and the buyer leases it.
+    /// Opens a lease: the provider offers its device, and the buyer leases it.
     pub fn lease_again(&mut self) -> bool {
         let ask = ask();
         let bid = bid(ask.resources.class());
@@ -100,13 +100,13 @@ impl Position {
             && self.command(Side::Buyer, Command::PlaceBid(Box::new(bid)))
     }
 
-    /// The lease.
+    /// Returns the lease.
     pub fn lease(&self) -> &Lease {
         let lease = self.exchange.lease(self.lease);
         lease.expect("a market keeps its closed leases for longer")
     }
 
-    /// Has one of the two command something; whether the market did it.
+    /// Sends a command of one party and returns whether the market accepted it.
     pub fn command(&mut self, side: Side, command: Command) -> bool {
         let account = match side {
             Side::Provider => self.accounts[0],
@@ -128,7 +128,7 @@ impl Position {
         outcomes.all(|outcome| outcome.into_result().is_ok())
     }
 
-    /// Time passes, in which so much of the device is worked if it can be.
+    /// Advances time; the provider works in it if it can.
     pub fn pass(&mut self, step: Millis, planned: Millis) {
         if self.lease().is_running() {
             self.held = self.held.after(step);
@@ -140,18 +140,18 @@ impl Position {
         self.exchange.tick(self.now);
     }
 
-    /// How long ago the lease was opened.
+    /// Returns the time since the lease was opened.
     pub fn age(&self) -> Millis {
         self.now.since(self.began)
     }
 
-    /// What an account has more than at first, in micro-credits.
+    /// Returns an account's gain since the beginning, in micro-credits.
     pub fn gain(&self, side: Side) -> i64 {
         let signed = |credits: Credits| i64::try_from(credits.0).unwrap_or(i64::MAX);
         signed(self.account(side).available) - signed(PURSE)
     }
 
-    /// The reputation that an account has lost.
+    /// Returns the reputation that an account has lost.
     pub fn reputation_lost(&self, side: Side) -> u16 {
         500_u16.saturating_sub(self.account(side).reputation.score.0)
     }
@@ -164,7 +164,7 @@ impl Position {
         self.exchange.account(key).expect("it was there first")
     }
 
-    /// What an honest provider's receipt says now.
+    /// Returns an honest provider's current receipt.
     pub fn receipt(&self) -> ReceiptBody {
         let lease = self.lease();
         let usage = DeviceMicros(self.worked.0 * 1_000);
@@ -197,14 +197,14 @@ impl Position {
         body
     }
 
-    /// A receipt that both sign; whether the market took it.
+    /// Settles a receipt with both signatures and returns whether the market accepted it.
     pub fn settle(&mut self, body: ReceiptBody) -> bool {
         let receipt = Receipt::new(body).sign_as_provider(&Side::Provider.key());
         let receipt = receipt.sign_as_buyer(&Side::Buyer.key());
         self.command(Side::Provider, Command::Settle(Box::new(receipt)))
     }
 
-    /// All that the rest of a game depends on.
+    /// Returns everything on which the rest of a game depends.
     pub fn key(&self) -> Vec<u8> {
         let honest = (
             self.now,
@@ -217,7 +217,7 @@ impl Position {
     }
 }
 
-/// A lease of which a note is open.
+/// A lease with an open note.
 #[cfg(test)]
 pub fn noted_lease() -> Lease {
     let mut position = Position::new();

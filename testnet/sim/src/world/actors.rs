@@ -1,5 +1,5 @@
-//! Accounts that trade through a market client of their own: the core that a node runs, on a
-//! simulated network, with a clock of their own.
+//! Accounts that trade through market clients: the core of a node, on a simulated network, with a
+//! clock for each account.
 
 mod answering;
 pub mod jobs;
@@ -31,20 +31,20 @@ use trader::Trader;
 /// Accounts that trade at random.
 const TRADERS: usize = 6;
 
-/// Accounts that sell devices for jobs, and those that have jobs done.
+/// Accounts that sell devices for jobs, and accounts that buy jobs.
 const WORKERS: usize = 6;
 const BUYERS: usize = 3;
 
-/// The first accounts have no jobs done.
+/// Number of the first accounts, which buy no jobs.
 const JOBLESS: usize = TRADERS + WORKERS;
 
-/// Simulated milliseconds that a message takes to a validator, at most.
+/// Maximum simulated milliseconds of a message to a validator.
 const DELAY_MAX_MS: u64 = 40;
 
-/// Whoever waits so long for the market is not served well.
+/// Milliseconds of waiting for the market that count as bad service.
 const LATE_MS: u64 = 2_000;
 
-/// Of a thousand messages to or from a validator, so many are lost.
+/// Lost messages to or from a validator, per thousand.
 const LOST_PERMILLE: u64 = 15;
 
 /// A machine with an account.
@@ -53,36 +53,36 @@ pub struct Actor {
     market: MarketId,
     client: MarketClient,
     pub life: u64,
-    /// By how much its clock is ahead, and how fast it drifts.
+    /// How far the clock is ahead, and its drift.
     ahead_ms: i64,
     drift_ppm: i64,
-    /// When it is going to be woken.
+    /// When the client wakes next.
     wakes: Option<u64>,
     asked: u64,
-    /// When it last began a life, lost a stream, a command or the market for some seconds, did
-    /// something wrong, or had its clock jump.
+    /// Time of the last trouble: a new life, a lost stream or command, some seconds without the
+    /// market, a misdeed, or a clock jump.
     pub troubled_at: u64,
-    /// When what is asked was asked.
+    /// When each pending call was made.
     asked_at: BTreeMap<CallId, u64>,
-    /// Nonces under which what is asked was signed.
+    /// The nonces that sign each pending call.
     signed: BTreeMap<CallId, Vec<Nonce>>,
-    /// When its core was woken last, and how often at that moment.
+    /// The time of the core's last wake, and the number of wakes at that time.
     woken: (u64, u32),
     pub role: Role,
 }
 
-/// What a machine is for.
+/// The purpose of a machine.
 pub enum Role {
-    /// It trades at random.
+    /// The machine trades at random.
     Trader(Box<Trader>),
-    /// It sells a device.
+    /// The machine sells a device.
     Worker(Box<Worker>),
-    /// It has jobs done.
+    /// The machine buys jobs.
     Buyer(Box<Buyer>),
 }
 
 impl Role {
-    /// Whether its process runs.
+    /// Returns whether the process runs.
     pub fn is_running(&self) -> bool {
         match self {
             Role::Trader(_) | Role::Buyer(_) => true,
@@ -91,21 +91,21 @@ impl Role {
     }
 }
 
-/// What happens between actors and validators.
+/// An event between actors and validators.
 pub enum ActorEvent {
-    /// The client's own moment.
+    /// The client wakes.
     Wake { life: u64 },
-    /// The core's own moment.
+    /// The core wakes.
     RoleWake { life: u64 },
-    /// Somebody does something with the machine.
+    /// The machine's user or environment acts.
     Act,
-    /// Something arrives at an end of a stream.
+    /// An end of a stream receives a frame.
     Frame {
         link: u64,
         forth: bool,
         frame: Frame,
     },
-    /// An effect of the core came to something.
+    /// An effect of the core completes.
     Done { life: u64, done: Box<EffectAnswer> },
     /// A question reaches a validator.
     Put {
@@ -120,16 +120,16 @@ pub enum ActorEvent {
         putting: Putting,
         heard: Box<Result<ValidatorAnswer, Silence>>,
     },
-    /// A validator's clock, as it is then, reaches the client.
+    /// A validator's current clock reaches the client.
     Time { life: u64, node: usize },
-    /// A wish to be told of changes reaches a validator.
+    /// A request to watch changes reaches a validator.
     Watch {
         life: u64,
         watch: WatchId,
         node: usize,
         account: AccountKey,
     },
-    /// A validator's word of a change reaches the client, or that it says no more.
+    /// A validator's notice of a change, or the end of its notices, reaches the client.
     Watched {
         life: u64,
         watch: WatchId,
@@ -137,7 +137,7 @@ pub enum ActorEvent {
     },
 }
 
-/// What waits at a validator for an actor.
+/// An actor's pending question at a validator.
 pub struct Waiter {
     pub actor: usize,
     pub life: u64,
@@ -146,7 +146,7 @@ pub struct Waiter {
     pub question: Box<Request>,
 }
 
-/// Who is told of changes by a validator.
+/// A watcher of changes at a validator.
 struct Watcher {
     actor: usize,
     life: u64,
@@ -158,12 +158,12 @@ struct Watcher {
 pub struct Actors {
     pub list: Vec<Actor>,
     random: Random,
-    /// By validator, in one of its lives.
+    /// Watchers by validator and its life.
     watchers: BTreeMap<(usize, u64), Vec<Watcher>>,
 }
 
 impl Actors {
-    /// The actors of a seed; the market begins with their accounts.
+    /// Creates the actors of a seed, and adds their accounts to the genesis.
     pub fn new(seed: u64, nodes: usize, genesis: &mut Genesis) -> Self {
         let mut random = Random::new(seed, "actors");
         let count = TRADERS + WORKERS + BUYERS;
@@ -173,7 +173,7 @@ impl Actors {
             let purse = Credits(1_000_000_000);
             genesis.accounts.push((key.into(), name, purse));
         }
-        // Whoever comes later takes the place of one that has nothing.
+        // The market is full, so a newcomer must replace an account without credits.
         genesis.rules.accounts_max = genesis.accounts.len() as u32;
         let market = genesis.market_id();
         let traders = keys[..TRADERS].to_vec();
@@ -214,26 +214,26 @@ impl Actors {
         }
     }
 
-    /// Where an account's machine is.
+    /// Returns the index of an account's machine.
     pub fn place_of(&self, account: AccountKey) -> Option<usize> {
         self.list.iter().position(|actor| actor.account == account)
     }
 
-    /// How many there are.
+    /// Returns the number of actors.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 }
 
 impl Actor {
-    /// Its own clock.
+    /// Returns the actor's own clock.
     fn clock(&self, now: u64) -> Micros {
         let drifted = now as i64 / 1_000 * self.drift_ppm / 1_000;
         let shown = (EPOCH_MS + now).saturating_add_signed(self.ahead_ms + drifted);
         Micros::millis(shown)
     }
 
-    /// The moment by both clocks.
+    /// Returns the moment by both clocks.
     pub fn now(&self, now: u64) -> Now {
         let own = Millis(self.clock(now).0 / 1_000);
         Now {
@@ -242,19 +242,19 @@ impl Actor {
         }
     }
 
-    /// Whether it waits for the market, and has for long.
+    /// Returns whether the actor has waited long for the market.
     pub fn is_waiting(&self, now: u64) -> bool {
         self.asked_at.values().any(|at| at + LATE_MS < now)
     }
 
-    /// Something goes wrong with it, perhaps.
+    /// Records trouble if `is_harmed`.
     fn harm_if(&mut self, is_harmed: bool, now: u64) {
         if is_harmed {
             self.troubled_at = now;
         }
     }
 
-    /// A name for what is asked next.
+    /// Returns the id of the next call.
     pub fn name(&mut self) -> CallId {
         self.asked += 1;
         CallId(self.asked)
@@ -262,12 +262,12 @@ impl Actor {
 }
 
 impl World {
-    /// Something happens to an actor, or to a validator because of it.
+    /// Handles an event of an actor, or of a validator on its behalf.
     pub(crate) fn on_actor(&mut self, actor: usize, event: ActorEvent) {
         let of_life = |life: u64| self.actors.list[actor].life == life;
         match event {
             ActorEvent::Act => self.act(actor),
-            // One that was set before an earlier one is void: that one has set it anew.
+            // A wake is void if an earlier one has fired and scheduled another.
             ActorEvent::Wake { life }
                 if of_life(life) && self.actors.list[actor].wakes == Some(self.now) =>
             {
@@ -375,7 +375,7 @@ impl World {
             return self.start_worker(actor);
         }
         if self.has_stopped(actor) {
-            // Its process has ended: nothing is lost by it.
+            // The process has ended, and nothing is lost.
             return self.end_worker(actor);
         }
         let power = self.actors.random.chance(700);
@@ -411,7 +411,7 @@ impl World {
         }
     }
 
-    /// A process ends and starts again: of what it asked it hears nothing more.
+    /// Restarts a process: it receives no answer to earlier questions.
     pub(crate) fn restart_client(&mut self, actor: usize) {
         let nodes = self.nodes.len();
         let of = &mut self.actors.list[actor];
@@ -427,7 +427,7 @@ impl World {
             .forget(|waiter| waiter.actor == actor && waiter.life < life);
     }
 
-    /// Gives an event to a client's core, and carries out what it wants.
+    /// Gives an event to a client's core, and carries out its actions.
     pub(crate) fn tell(&mut self, actor: usize, event: ClientEvent) {
         if let ClientEvent::Ask { asked, .. } | ClientEvent::Carry { asked, .. } = &event {
             let of = &mut self.actors.list[actor];
@@ -543,12 +543,12 @@ impl World {
         }
     }
 
-    /// Something goes wrong for a machine, or with it.
+    /// Records trouble of a machine.
     pub(crate) fn trouble(&mut self, actor: usize) {
         self.actors.list[actor].troubled_at = self.now;
     }
 
-    /// What an account is told was carried out is in the log, with those results.
+    /// Checks that the log has the batch that a reply reports, with the same results.
     fn check_carried(&mut self, actor: usize, asked: CallId, reply: &Reply) {
         let of = &mut self.actors.list[actor];
         let (account, nonces) = (of.account, of.signed.remove(&asked).unwrap_or_default());
@@ -561,7 +561,7 @@ impl World {
         }
     }
 
-    /// Brings a message to or from a validator, if it is not lost.
+    /// Delivers a message to or from a validator, unless it is lost.
     fn message(&mut self, actor: usize, event: ActorEvent) {
         let lost = !self.healed && self.actors.random.chance(LOST_PERMILLE);
         let delay = self.actors.random.between(1, DELAY_MAX_MS);

@@ -1,4 +1,4 @@
-//! The larger looks: whole logs against each other, and everything once all is healed.
+//! The larger checks: whole logs against each other, and everything after the healing.
 
 use souk_consensus::audit::audit;
 use souk_consensus::log::Log;
@@ -10,15 +10,15 @@ use crate::machine::SimExchange;
 use crate::wholes;
 use crate::world::World;
 
-/// Entries compared below the highest common one: some more than a second's, after which it is
-/// done again.
+/// Entries to compare below the highest common one: more than a second's, because the check repeats
+/// every second.
 const COMPARED_MAX: u64 = 64;
 
-/// Log matching: where two logs agree on an entry's term, they agree on it and on all before it.
+/// Log matching: if two logs agree on an entry's term, they agree on it and on all earlier entries.
 pub fn compare_logs(world: &mut World) {
     let honest = world.nodes.iter().filter(|node| !node.forges);
     let running = honest.filter_map(|node| node.running.as_ref());
-    // What is not verified may still be cut off.
+    // Unverified entries may still be removed.
     let logs = running.map(|running| (running.replica().log(), running.replica().verified()));
     let logs: Vec<(&Log, LogIndex)> = logs.collect();
     let mut found = None;
@@ -51,7 +51,8 @@ fn first_difference(one: &Log, other: &Log, last: LogIndex) -> Option<(u64, u64)
     None
 }
 
-/// After healing: progress, nothing lost, one state everywhere, and disks that replay to it.
+/// Checks after the healing: progress, no lost result, one state everywhere, and disks that replay
+/// to it.
 pub fn check(world: &mut World) {
     if !world.is_at_rest() {
         let waiting = world.operations.waiting() as u64;
@@ -71,7 +72,7 @@ pub fn check(world: &mut World) {
     }
 }
 
-/// What is held is held for orders in the book: each lease is closed, and none holds anything.
+/// Checks that every lease is closed without escrow.
 fn check_escrow(world: &mut World) {
     let held = |lease: &&Lease| !lease.is_closed() || lease.escrow.0 > 0;
     let (_, shadow) = world.checker.shadow();
@@ -85,7 +86,7 @@ fn check_escrow(world: &mut World) {
     }
 }
 
-/// Whatever somebody handed in was applied, or given up with the life that took it in.
+/// Checks that every proposal was applied, or ended with the life that received it.
 fn find_proposals(world: &mut World) {
     let running = world.nodes.iter().filter_map(|node| node.running.as_ref());
     let statuses = running.map(|running| running.replica().status());
@@ -116,7 +117,7 @@ fn compare_states(world: &mut World) {
     }
 }
 
-/// Power goes off for the last time, and the disk alone must tell the same story.
+/// Cuts the power for the last time, and checks that the disk alone replays to the same state.
 fn audit_disk(world: &mut World, node: usize) {
     world.nodes[node].crash();
     let mut disk = world.nodes[node].disk.clone();
@@ -159,7 +160,7 @@ fn describe(world: &World) -> String {
     text
 }
 
-/// The run's name: equal for equal seeds.
+/// Returns the run's fingerprint: equal for equal seeds.
 pub fn fingerprint(world: &World) -> Digest {
     world.checker.root()
 }

@@ -1,4 +1,4 @@
-//! What clients asked for and are waiting for.
+//! Clients' pending operations.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,19 +18,19 @@ use crate::node::CompletedRound;
 use crate::world::actors::Waiter;
 use crate::world::{Event, World};
 
-/// Simulated milliseconds after which a client tries another validator.
+/// Simulated milliseconds until a client tries another validator.
 const PATIENCE_MS: u64 = 3_000;
 
-/// Clients waiting at once; more people stay at home.
+/// Maximum clients waiting at once; further ones send nothing.
 const WAITING_MAX: usize = 400;
 
-/// How many of a thousand reads are content with what one validator has.
+/// Reads that accept one validator's own state, per thousand.
 const GLANCES: u64 = 300;
 
-/// Who changes the members.
+/// The caller that changes the members.
 pub(crate) const OPERATOR: Caller = Caller(u64::MAX);
 
-/// What one client waits for.
+/// A client's pending operation.
 enum Operation {
     Write {
         person: usize,
@@ -38,13 +38,14 @@ enum Operation {
         command: Rc<Decoding>,
     },
     Read,
-    /// What a validator has is enough; what it must say of that is known when it is asked.
+    /// A read of one validator's own state; the expected result is known once the validator has the
+    /// question.
     Glance(Option<ReadMoment>),
-    /// A question of an actor, which asks anew itself.
+    /// A question of an actor, which retries itself.
     Asked(Waiter),
 }
 
-/// All that is waited for.
+/// All pending operations.
 #[derive(Default)]
 pub struct Operations {
     next: u64,
@@ -52,19 +53,19 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// A name for what is asked next.
+    /// Returns the number of the next operation.
     fn name(&mut self) -> u64 {
         let number = self.next;
         self.next += 1;
         number
     }
 
-    /// How many wait.
+    /// Returns the number of waiting clients.
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Nobody waits any more for what these asked.
+    /// Removes the questions of these actors, which no longer wait.
     pub fn forget(&mut self, is_over: impl Fn(&Waiter) -> bool) {
         let over = |operation: &Operation| match operation {
             Operation::Asked(waiter) => is_over(waiter),
@@ -73,7 +74,7 @@ impl Operations {
         self.waiting.retain(|_, (operation, _)| !over(operation));
     }
 
-    /// What the first of them waits for, for a report.
+    /// Describes the first pending operation, for a report.
     pub fn first(&self) -> String {
         match self.waiting.first_key_value() {
             Some((number, (Operation::Write { .. }, _))) => format!("write {number}"),
@@ -89,8 +90,8 @@ impl Operations {
 }
 
 impl World {
-    /// Somebody sends a batch to some validator, and sometimes to two; or a few people send theirs
-    /// at the same moment.
+    /// Sends a batch to a random validator, sometimes to two, or batches of a few people at the
+    /// same moment.
     pub(crate) fn on_write(&mut self) {
         if self.healed {
             return;
@@ -109,7 +110,7 @@ impl World {
         self.vanish(number);
     }
 
-    /// Several batches reach one validator before it looks at any.
+    /// Sends several batches to one validator before it processes any.
     fn on_rush(&mut self) {
         let count = self.random.between(2, RUSH_MAX);
         let mut numbers: Vec<u64> = (0..count).filter_map(|_| self.write()).collect();
@@ -129,7 +130,7 @@ impl World {
         }
     }
 
-    /// The next batch somebody writes, if not too many wait already.
+    /// Creates the next batch, unless too many clients wait already.
     fn write(&mut self) -> Option<u64> {
         if self.operations.waiting() >= WAITING_MAX {
             return None;
@@ -145,14 +146,14 @@ impl World {
         }))
     }
 
-    /// Some clients vanish: whatever comes of what they sent, nobody hears.
+    /// Makes some clients vanish, so that they never hear the result.
     fn vanish(&mut self, number: u64) {
         if self.random.chance(20) {
             self.operations.waiting.remove(&number);
         }
     }
 
-    /// Somebody reads at some validator.
+    /// Sends a read to a random validator.
     pub(crate) fn on_read(&mut self) {
         if self.healed {
             return;
@@ -167,7 +168,7 @@ impl World {
         self.ask(number);
     }
 
-    /// A client has waited long enough.
+    /// Handles the timeout of a client.
     pub(crate) fn on_retry(&mut self, operation: u64) {
         if self.operations.waiting.contains_key(&operation) {
             self.counts.retries += 1;
@@ -183,7 +184,7 @@ impl World {
         number
     }
 
-    /// Asks some validator, and comes back if there is no answer.
+    /// Asks a random validator, and schedules a retry.
     fn ask(&mut self, number: u64) {
         let node = self.random.place(self.nodes.len());
         if self.hand_in(number, node) {
@@ -191,8 +192,8 @@ impl World {
         }
     }
 
-    /// Gives an operation to a validator, which has yet to work on it, and to another one if there
-    /// is no answer. False if it takes nothing in.
+    /// Gives an operation to a validator, which has yet to process it. If there is no answer, the
+    /// client tries another. Returns false if the validator does not accept it.
     fn hand_in(&mut self, number: u64, node: usize) -> bool {
         self.at(self.now + PATIENCE_MS, Event::Retry { operation: number });
         let busy = self.nodes[node].busy_until > self.now;
@@ -246,7 +247,8 @@ impl World {
         if command.as_ref().is_some_and(|it| !it.command.authentic) {
             return self.answer(&waiter, Err(Silence::Unavailable));
         }
-        // Where who asked died while it was on its way, a batch takes effect, and nobody waits.
+        // If the actor died after sending a batch, the batch takes effect and nothing awaits its
+        // result.
         let is_alive = self.actors.list[waiter.actor].life == waiter.life;
         if !is_alive && command.is_none() {
             return;
@@ -268,7 +270,7 @@ impl World {
         self.work(node);
     }
 
-    /// What a round brought for clients and for the checks.
+    /// Handles the results of a round for clients and checks.
     pub(crate) fn on_round(&mut self, node: usize, done: CompletedRound) {
         let CompletedRound {
             responses,
@@ -330,7 +332,8 @@ impl World {
         match response {
             Response::Proposed(answers) => {
                 for answer in answers {
-                    // What a snapshot answered is asked again.
+                    // If a snapshot replaced the entry, its result is lost, and the client
+                    // asks again.
                     if let Ok(result) = answer.result {
                         self.on_written(number, answer.index, &result);
                     }
@@ -349,7 +352,7 @@ impl World {
         }
     }
 
-    /// An actor hears at once that a validator is full; other people try again in a while.
+    /// Handles a full validator: an actor hears it at once, other clients retry after a while.
     fn on_busy(&mut self, number: u64) {
         if let Some((Operation::Asked(_), _)) = self.operations.waiting.get(&number)
             && let Some((Operation::Asked(waiter), _)) = self.operations.waiting.remove(&number)
@@ -358,7 +361,7 @@ impl World {
         }
     }
 
-    /// A batch was applied.
+    /// Handles an applied batch.
     fn on_written(&mut self, number: u64, index: LogIndex, result: &[u8]) {
         let Some((operation, wanted)) = self.operations.waiting.remove(&number) else {
             return;
@@ -388,7 +391,7 @@ impl World {
         self.checker.on_completed(number, wanted, index);
     }
 
-    /// A question was answered from what a replica had come to.
+    /// Handles a read that a replica answered from its state.
     fn on_read_done(&mut self, number: u64, moment: ReadMoment, answer: Answer) {
         let Some((operation, wanted)) = self.operations.waiting.remove(&number) else {
             return;
@@ -409,7 +412,7 @@ impl World {
         self.checker.on_completed(number, wanted, moment.applied);
     }
 
-    /// What a validator that runs must say of an answer from what it has.
+    /// Returns the moment that a running validator must state for an answer from its own state.
     fn moment_of(&self, node: usize) -> Option<ReadMoment> {
         let running = self.nodes[node].running.as_ref()?;
         let replica = running.replica();
@@ -426,7 +429,7 @@ impl World {
     }
 }
 
-/// A question whose answer holds all that was acknowledged before it.
+/// Returns a question whose answer includes everything acknowledged before it.
 fn read(caller: Caller, question: Box<Request>) -> CoreEvent<SimExchange> {
     CoreEvent::Ask {
         caller,

@@ -1,4 +1,4 @@
-//! Profiles by gossip: in others' names, or of providers that are none.
+//! Attacks by gossip: profiles in the names of others, or of providers that do not exist.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use souk_node::network::profile::{LIFE_MS, Profile};
 
 use super::{AttackReport, Target};
 
-/// How long an identity that is not listened to any more goes on.
+/// How long an identity continues after nodes ignore it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Publishes until the node hangs up.
@@ -61,7 +61,7 @@ fn join(target: &Target) -> Option<Swarm<gossipsub::Behaviour>> {
     Some(swarm)
 }
 
-/// A profile that holds, of a new account; or one signed by somebody else.
+/// Returns a valid profile of a new account, or one with another account's signature.
 fn profile(sybil: bool) -> Vec<u8> {
     let key = NodeKey::generate();
     let now = unix_ms();

@@ -1,21 +1,21 @@
-//! What a GGUF file's metadata says of experts.
+//! Reads a GGUF file's metadata about experts.
 
 use super::super::super::ModelError;
 use super::Numbers;
 use crate::config::{Architecture, ConfigError, Experts};
 use crate::gguf::Value;
 
-/// The number of the router whose shares are a softmax of all experts.
+/// The number of a router whose weights are a softmax over all experts.
 const SOFTMAX: usize = 1;
 
-/// A feature that is not known.
+/// Returns the error for an unsupported feature.
 fn refused<T>(key: &'static str, value: &impl ToString) -> Result<T, ModelError> {
     let value = value.to_string();
     Err(ConfigError::Feature { key, value }.into())
 }
 
 impl Numbers<'_> {
-    /// The family, of whose experts Mixtral's files speak as of a Llama's.
+    /// Returns the family. Mixtral's files call themselves a Llama with experts.
     pub(super) fn architecture(&self) -> Result<Architecture, ModelError> {
         let named = Architecture::named(self.family)?;
         let experts = self.number_or("expert_count", 0)?;
@@ -39,7 +39,7 @@ impl Numbers<'_> {
             self.number("expert_used_count")?,
         );
         let whole = self.number("feed_forward_length")?;
-        // Files that do not say have shared that width among those a row goes through.
+        // If the file does not state the width, a row's experts share the whole width equally.
         let part = whole.checked_div(used).unwrap_or(0);
         let feed_forward = match architecture {
             Architecture::Mixtral => whole,
@@ -49,7 +49,7 @@ impl Numbers<'_> {
         let shared = shared.then(|| self.number_or("expert_shared_feed_forward_length", whole));
         let is_whole = match self.file.metadata.get(&self.key("expert_weights_norm")) {
             Some(Value::Bool(stated)) => *stated,
-            // Converters do not say: it is what the models that they read have.
+            // Converters do not write this setting, so the family decides.
             _ => architecture != Architecture::Qwen2Moe,
         };
         Ok(Some(Experts {
@@ -76,7 +76,7 @@ impl Numbers<'_> {
         if step > 1 {
             return refused("interleave_moe_layer_step", &step);
         }
-        // Zero stands for none there.
+        // Zero means none here.
         match self.float_or("expert_weights_scale", 1.0) {
             scale if scale == 0.0 || scale == 1.0 => Ok(()),
             scale => refused("expert_weights_scale", &scale),

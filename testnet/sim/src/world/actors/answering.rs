@@ -1,4 +1,4 @@
-//! What validators answer to actors, and whom they tell of changes.
+//! Validators' answers to actors, and their notices of changes.
 
 use souk_consensus::LogTime;
 use souk_market::{AccountKey, Millis};
@@ -20,7 +20,7 @@ impl World {
         self.hand_in_for(waiter);
     }
 
-    /// A validator answers an actor.
+    /// Sends a validator's answer to an actor.
     pub(crate) fn answer(&mut self, waiter: &Waiter, answer: Result<Answer, Silence>) {
         let LogTime(time) = self.nodes[waiter.node].clock(self.now);
         let time = Some(Millis(time));
@@ -52,8 +52,8 @@ impl World {
         );
     }
 
-    /// Tells those who watch at a validator what changed there, and those at one that is gone that
-    /// it says no more.
+    /// Notifies the watchers of a validator of its changes, and those of a validator that has gone
+    /// of the end of notices.
     pub(crate) fn tell_watchers(&mut self, node: usize) {
         let life = self.nodes[node].life;
         let events = match &self.nodes[node].running {

@@ -1,5 +1,5 @@
-//! Buyers with jobs and providers with devices: the cores that a node runs, on simulated streams,
-//! stores, devices and disks.
+//! Buyers with jobs and providers with devices: the cores of a node, on simulated streams, stores,
+//! devices and disks.
 
 pub mod buyer;
 mod checks;
@@ -33,37 +33,37 @@ use contents::Contents;
 pub use links::Frame;
 use links::Links;
 
-/// What an effect of a core came to.
+/// The result of a core's effect.
 pub enum EffectResult {
     /// An answer to a provider.
     Worker(provider::Answer),
     /// An answer to a job.
     Buyer(job::Answer),
-    /// A write of its journal is to be synced now.
+    /// The time to sync a write of the journal.
     Sync,
 }
 
-/// What all buyers and providers share: the network between them, and what is true.
+/// State that all buyers and providers share: their network, and the truth.
 pub struct Jobs {
     pub random: Random,
     contents: Contents,
     links: Links,
-    /// Whom buyers talk to.
+    /// The provider of each buyer's leg.
     talks: BTreeMap<(usize, job::Leg), AccountKey>,
-    /// The promise that was broken first.
+    /// The first broken promise.
     pub breach: Option<JobBreach>,
-    /// Who ran what: never twice.
+    /// How often each part ran; more than once breaks a promise.
     ran: BTreeMap<(AccountKey, LeaseId, u32, u32), u64>,
     /// When each open lease was traded.
     opened: BTreeMap<LeaseId, u64>,
-    /// What only a run tells how long it takes: graphs with a loop by a count.
+    /// Graphs with a counted loop, whose duration only a run shows.
     loops: BTreeSet<ContentId>,
-    /// What each job and provider remembered when its life ended.
+    /// Hash of the memory of each job and provider at the end of its life.
     cores: blake3::Hasher,
 }
 
 impl Jobs {
-    /// Nothing yet.
+    /// Creates an empty state.
     pub fn new(seed: u64) -> Self {
         Self {
             random: Random::new(seed, "jobs"),
@@ -80,7 +80,8 @@ impl Jobs {
 }
 
 impl World {
-    /// A life of a job or provider ends: what it remembers is part of what a seed must repeat.
+    /// Adds the memory of a job or provider at the end of its life, which must be the same for the
+    /// same seed.
     fn remember_core(&mut self, actor: usize) {
         match &self.actors.list[actor].role {
             Role::Buyer(buyer) => {
@@ -95,7 +96,8 @@ impl World {
         }
     }
 
-    /// A hash of all that jobs and providers remembered, in the order in which their lives ended.
+    /// Returns a hash of the memory of all jobs and providers, in the order in which their lives
+    /// ended.
     pub fn digest_of_cores(&mut self) -> blake3::Hash {
         for actor in 0..self.actors.list.len() {
             self.remember_core(actor);
@@ -104,5 +106,5 @@ impl World {
     }
 }
 
-/// The ticket of an effect that is answered, and what it came to.
+/// The ticket and the result of an effect.
 pub type EffectAnswer = (Ticket, EffectResult);

@@ -1,4 +1,4 @@
-//! A trader: commands of every kind, each with what it knows of its own affairs.
+//! A trader: it sends commands of every kind, based on its knowledge of its own affairs.
 
 use souk_market::{
     Acceptance, Accepts, AccountKey, Ask, Bid, Command, ContentId, Credits, DeviceId, DeviceMicros,
@@ -11,13 +11,13 @@ use souk_roles::market::words::{Answer, Request};
 use crate::goods::{CAPACITY, resources};
 use crate::random::Random;
 
-/// Orders that it remembers.
+/// Maximum remembered orders.
 const ORDERS_MAX: usize = 16;
 
-/// See the module.
+/// A trader: see the module.
 pub struct Trader {
     pub market: MarketId,
-    /// Who sells to each other signs receipts together.
+    /// Keys of all traders, so that two that trade can sign receipts together.
     keys: Vec<SigningKey>,
     random: Random,
     orders: Vec<OrderId>,
@@ -25,7 +25,7 @@ pub struct Trader {
 }
 
 impl Trader {
-    /// One that knows nothing yet.
+    /// Creates a trader without knowledge.
     pub fn new(keys: Vec<SigningKey>, market: MarketId, random: Random) -> Self {
         Self {
             market,
@@ -36,7 +36,7 @@ impl Trader {
         }
     }
 
-    /// What it does next; it is `now` by the market's clock, as far as it knows.
+    /// Returns the trader's next action; `now` is its estimate of the market's clock.
     pub fn act(&mut self, asked: CallId, account: AccountKey, now: Millis) -> Event {
         if self.random.chance(300) {
             let question = Box::new(Request::Leases(account));
@@ -47,7 +47,7 @@ impl Trader {
         Event::Carry { asked, commands }
     }
 
-    /// What came of it.
+    /// Processes a reply.
     pub fn on_reply(&mut self, reply: Reply) {
         match reply {
             Reply::Answer(answer) => {
@@ -149,7 +149,8 @@ impl Trader {
         }
     }
 
-    /// A receipt that both have signed, where both are traders; else one that nobody takes.
+    /// Returns a receipt with both signatures if both parties are traders, otherwise an invalid
+    /// one.
     fn settle(&mut self, lease: &Lease) -> Command {
         let most = DeviceMicros::of(lease.quantity, lease.deadline.since(lease.start));
         let usage = DeviceMicros(self.random.below(most.0 + 2));
@@ -232,7 +233,7 @@ impl Trader {
         }
     }
 
-    /// A bid of a gang: all of it now or none.
+    /// Returns a bid of a gang, which trades completely now or not at all.
     fn leg(&mut self) -> Bid {
         let bid = self.bid(Millis(0));
         Bid {
@@ -243,7 +244,7 @@ impl Trader {
         }
     }
 
-    /// Most orders are for some seconds.
+    /// Returns the lifetime of an order: some seconds for most.
     fn rests(&mut self, now: Millis) -> TimeInForce {
         match self.random.below(10) {
             0..2 => TimeInForce::Ioc,

@@ -1,4 +1,5 @@
-//! A buyer: one job after the other, its disk, its store, and people who stop it, or cheat.
+//! A buyer: it runs one job after another with a disk and a store; users may stop it, and some
+//! buyers cheat.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,13 +26,13 @@ use crate::random::Random;
 use crate::world::actors::{ActorEvent, Role};
 use crate::world::{Event as WorldEvent, World};
 
-/// What a question to the market is for.
+/// The purpose of a question to the market.
 pub enum BuyerAsked {
     /// A followed lease.
     Lease,
-    /// All leases of a buyer that disputes what is noted.
+    /// All leases of a buyer that disputes notes.
     Notes,
-    /// A command that its job knows nothing of.
+    /// A command that the job's core does not know.
     Cheating,
     Plan(Ticket, Box<PlanRequest>),
     Look(Ticket),
@@ -39,7 +40,7 @@ pub enum BuyerAsked {
     Command(Ticket),
 }
 
-/// See the module.
+/// A buyer: see the module.
 pub struct Buyer {
     pub core: Option<JobCore>,
     pub key: SigningKey,
@@ -50,20 +51,20 @@ pub struct Buyer {
     pub asked: BTreeMap<CallId, BuyerAsked>,
     followed: Vec<LeaseId>,
     pub(super) unsynced: Vec<(Ticket, Vec<Fact>)>,
-    /// What is safe on the disk of the job.
+    /// The job's facts that are safe on disk.
     pub safe: Past,
     stopped: BTreeSet<Ticket>,
     pub(super) plans: BTreeMap<ContentId, Vec<usize>>,
     pub wakes: Option<u64>,
     pub trick: Trick,
-    /// What it saw of its leases, and those that it refused at once.
+    /// The buyer's observations of its leases, and leases that it refused at once.
     pub witness: Witness,
     pub refused: BTreeSet<LeaseId>,
     jobs: u64,
 }
 
 impl Buyer {
-    /// A buyer that has no job yet.
+    /// Creates a buyer without a job.
     pub fn new(key: SigningKey, market: MarketId, random: &mut Random) -> Self {
         let trick = Trick::new(random);
         Self {
@@ -89,7 +90,7 @@ impl Buyer {
 }
 
 impl World {
-    /// Something is done to a buyer: its job begins, is stopped, or its process dies.
+    /// Acts on a buyer: begins or stops its job, or kills its process.
     pub(crate) fn act_on_buyer(&mut self, actor: usize) {
         let chance = self.jobs.random.below(1_000);
         self.give_requests(actor);
@@ -180,7 +181,7 @@ impl World {
         self.give_requests(actor);
     }
 
-    /// The buyer's process dies: what was not on the disk is gone.
+    /// Kills the buyer's process: facts not on the disk are lost.
     fn kill_buyer(&mut self, actor: usize) {
         self.restart_client(actor);
         let account = self.actors.list[actor].account;
@@ -204,7 +205,7 @@ impl World {
         kept.extend(job.answers.values().flatten().map(|(_, id)| *id));
         kept.extend(&job.kept);
         self.counts.buyers_killed += 1;
-        // Whoever bought a session has no use for what is left of it.
+        // A session's user has no use for the rest of it.
         if buyer.trick == Trick::Vanishes || job.spec.sequences > 0 {
             buyer.job = None;
             self.counts.buyers_vanished += 1;
@@ -228,7 +229,7 @@ impl World {
         (job.next, job.under_way, job.told_no_more) = (0, 0, false);
         let over = past.over.clone();
         if past.began.is_none() {
-            // Nothing of it was ever begun.
+            // The job was never begun.
             buyer.job = None;
             return;
         }
@@ -245,7 +246,7 @@ impl World {
         self.give_requests(actor);
     }
 
-    /// As many requests as may be under way are given to the job.
+    /// Gives the job as many requests as may be in flight.
     fn give_requests(&mut self, actor: usize) {
         loop {
             let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
@@ -267,7 +268,8 @@ impl World {
             let number = job.next as u32;
             let inputs = job.inputs(number);
             job.next += 1;
-            // What a step of a session brings does not say which it is; none goes on with one.
+            // The inputs of a session's step do not identify it, so a resumed job never continues a
+            // session.
             let is_session = job.spec.sequences > 0;
             if !is_session && buyer.safe.answered.contains_key(&request_id(&inputs)) {
                 continue;
@@ -279,7 +281,7 @@ impl World {
         }
     }
 
-    /// Gives an event to a job's core, and carries out what it wants.
+    /// Gives an event to a job's core, and carries out its actions.
     pub(crate) fn tell_buyer(&mut self, actor: usize, event: Event) {
         let now = self.actors.list[actor].now(self.now);
         let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
@@ -385,14 +387,14 @@ impl World {
         }
     }
 
-    /// What is done on the buyer's own machine.
+    /// Carries out an action on the buyer's own machine.
     fn carry_out_here(&mut self, actor: usize, ticket: Ticket, action: Action) {
         let account = self.actors.list[actor].account;
         let soon = |answer: Answer| EffectResult::Buyer(answer);
         match action {
             Action::Serve { contents } => {
                 for id in contents {
-                    // Graphs and weights are the buyer's own; a tensor has to be here.
+                    // The buyer owns graphs and weights, but must have received a tensor.
                     let contents = &self.jobs.contents;
                     if contents.value(id).is_some() && !contents.has(account, id) {
                         self.breach_of_job(actor, "a job serves what it has not".to_owned());
@@ -463,7 +465,7 @@ impl World {
         self.tell(actor, ClientEvent::Carry { asked, commands });
     }
 
-    /// Something changed about a buyer's account: how do its leases stand?
+    /// Asks for the state of followed leases after a change of a buyer's account.
     pub(crate) fn look_at_followed(&mut self, actor: usize) {
         if self.has_trick(actor, Trick::Disputes) {
             let account = self.actors.list[actor].account;
@@ -477,7 +479,7 @@ impl World {
         }
     }
 
-    /// An answer is written where it stays, once it is what the model gives.
+    /// Writes an answer to its final place, after checking it against the model.
     fn take_answer(
         &mut self,
         actor: usize,
@@ -537,7 +539,7 @@ impl World {
         buyer.job = None;
     }
 
-    /// An effect of a job came to something.
+    /// Handles the result of a job's effect.
     pub(super) fn on_buyer_done(&mut self, actor: usize, ticket: Ticket, done: EffectResult) {
         let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
             return;
@@ -547,7 +549,7 @@ impl World {
             EffectResult::Buyer(answer) => answer,
             EffectResult::Worker(_) => return,
         };
-        // One that was stopped may come all the same.
+        // A stopped effect may complete all the same.
         if buyer.stopped.remove(&ticket) && self.jobs.random.chance(500) {
             return;
         }

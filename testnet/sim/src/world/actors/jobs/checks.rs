@@ -1,4 +1,4 @@
-//! What must hold of jobs and leases, whatever went wrong.
+//! Checks the promises about jobs and leases, which hold whatever goes wrong.
 
 use souk_market::{AccountKey, CloseReason, Command, JobId, LeaseId, LeaseState, ReceiptBody};
 use souk_memory::ContentId;
@@ -14,23 +14,24 @@ use crate::checker::Violation;
 use crate::world::World;
 use crate::world::actors::Role;
 
-/// A job may take so long after its limits: an escrow of 120 s that comes back, and some leases.
+/// Milliseconds that a job may take beyond its limits: the return of an escrow of 120 s, and some
+/// leases.
 const LATE_MS: u64 = 600_000;
 
-/// A core takes no more steps at one moment.
+/// Maximum steps of a core at one moment.
 const STEPS_MAX: u32 = 64;
 
-/// A promise to a buyer or provider that was broken.
+/// A broken promise to a buyer or provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobBreach {
-    /// The machine, from zero.
+    /// The machine's index.
     pub actor: usize,
-    /// What was broken.
+    /// A description.
     pub reason: String,
 }
 
 impl World {
-    /// T2: no core goes round and round at one moment.
+    /// T2: no core loops endlessly at one moment.
     pub(crate) fn count_wake(&mut self, actor: usize) {
         let of = &mut self.actors.list[actor];
         of.woken = match of.woken {
@@ -42,12 +43,13 @@ impl World {
         }
     }
 
-    /// The first promise broken is kept.
+    /// Records a broken promise, if it is the first.
     pub(crate) fn breach_of_job(&mut self, actor: usize, reason: String) {
         self.jobs.breach.get_or_insert(JobBreach { actor, reason });
     }
 
-    /// L1: nothing is run before it is put down that the lease was begun, and nothing twice.
+    /// L1: a provider runs no part before it has recorded the start of the lease, and no part
+    /// twice.
     pub(super) fn check_run(
         &mut self,
         actor: usize,
@@ -79,7 +81,7 @@ impl World {
         }
     }
 
-    /// J1: nothing leaves before the facts it waits for are safe.
+    /// J1: no action of a buyer leaves before the facts that it depends on are safe.
     pub(super) fn check_order(&mut self, actor: usize, action: &Action) {
         let Role::Buyer(buyer) = &self.actors.list[actor].role else {
             return;
@@ -105,8 +107,8 @@ impl World {
         }
     }
 
-    /// J1 of a provider: no word or command leaves before the facts it waits for are safe. What was
-    /// used is noted though no disk takes it: a provider that can't write bills what it did.
+    /// J1 for a provider: no message or command leaves before the facts that it depends on are
+    /// safe. Notes of usage are an exception: a provider that cannot write still bills its work.
     pub(super) fn check_order_of_worker(&mut self, actor: usize, action: &provider::Action) {
         let Role::Worker(worker) = &self.actors.list[actor].role else {
             return;
@@ -140,7 +142,7 @@ impl World {
         }
     }
 
-    /// M4: who ran is paid what it ran: that is what it bills.
+    /// M4: a provider is paid for its runs, so its bill must equal them.
     pub(super) fn check_bill(&mut self, actor: usize, body: &ReceiptBody) {
         let Role::Worker(worker) = &self.actors.list[actor].role else {
             return;
@@ -150,8 +152,8 @@ impl World {
         }
     }
 
-    /// M6: what is held for leases is let go with the last of them, and nothing more often than it
-    /// was asked for.
+    /// M6: a provider releases the contents of leases with the last lease, and never more often
+    /// than it pinned them.
     pub(super) fn check_pins(&mut self, actor: usize) {
         let Role::Worker(worker) = &self.actors.list[actor].role else {
             return;
@@ -163,7 +165,7 @@ impl World {
         }
     }
 
-    /// J2: no id of a job is bought under twice.
+    /// J2: a job never buys twice with the same id.
     pub(super) fn check_id(&mut self, actor: usize, action: &Action) {
         let Action::Buy { id, .. } = action else {
             return;
@@ -178,8 +180,8 @@ impl World {
         }
     }
 
-    /// M5: nobody is refused for what it did right: that it bills more than its buyer can have
-    /// seen, or what was not bought, or speaks out of turn, is never true of who does neither.
+    /// M5: a buyer never blames an honest provider for billing more than the buyer can have seen or
+    /// than it bought, or for a message out of turn.
     fn check_blame(&mut self, actor: usize, outcome: &Outcome) {
         let last = match &outcome.how {
             End::Failed(reason) => Some(reason),
@@ -211,7 +213,7 @@ impl World {
         }
     }
 
-    /// C2: nothing is fetched from who is no party to the lease, nor to its job.
+    /// C2: a provider fetches only from parties to the lease or to its job.
     pub(super) fn check_parties(&mut self, actor: usize, id: LeaseId, holders: &[AccountKey]) {
         let (_, shadow) = self.checker.shadow();
         let Some(lease) = shadow.exchange().lease(id) else {
@@ -230,7 +232,7 @@ impl World {
         }
     }
 
-    /// C1: an answer is what the model gives, but for liars whom nobody compares.
+    /// C1: an answer equals the model's, except for liars without a comparison.
     pub(super) fn check_answer(
         &mut self,
         actor: usize,
@@ -245,7 +247,7 @@ impl World {
         let Some(truth) = job.truth(request) else {
             return self.breach_of_job(actor, format!("request {request} was never given"));
         };
-        // Nobody lies in a session.
+        // Providers never lie in a session.
         let compared = job.spec.limits.copies > 1 || job.spec.sequences > 0;
         let mut names: Vec<&str> = outputs.iter().map(|(name, _)| name.as_str()).collect();
         names.sort_unstable();
@@ -269,7 +271,8 @@ impl World {
         }
     }
 
-    /// C1 of what the next attempt reads: of what is run twice, only what the model gives is kept.
+    /// C1 for inputs of the next attempt: of parts that run twice, the buyer keeps only the model's
+    /// values.
     pub(super) fn check_kept(&mut self, actor: usize, facts: &[Fact]) {
         let Role::Buyer(buyer) = &self.actors.list[actor].role else {
             return;
@@ -294,7 +297,7 @@ impl World {
         }
     }
 
-    /// J1: what is told done is done.
+    /// J1: a job that reports success is complete.
     pub(super) fn check_outcome(&mut self, actor: usize, outcome: &Outcome) {
         self.check_paid(actor, outcome);
         self.check_blame(actor, outcome);
@@ -310,7 +313,7 @@ impl World {
         self.check_budget(actor);
     }
 
-    /// M2: what a job cost and holds is within its budget, at its end and whenever it has bought.
+    /// M2: a job's cost and escrow are within its budget, at its end and whenever it has bought.
     pub(super) fn check_budget(&mut self, actor: usize) {
         let Role::Buyer(buyer) = &self.actors.list[actor].role else {
             return;
@@ -330,8 +333,8 @@ impl World {
         }
     }
 
-    /// M3: who is right is paid what was signed for before its buyer calls the job done, unless the
-    /// market closed the lease before.
+    /// M3: before a buyer reports the end of a job, every right provider is paid by the signed
+    /// receipt, unless the market closed the lease before.
     fn check_paid(&mut self, actor: usize, outcome: &Outcome) {
         let honest = self.has_trick(actor, Trick::None) || self.has_trick(actor, Trick::Vanishes);
         let Role::Buyer(buyer) = &self.actors.list[actor].role else {
@@ -360,7 +363,7 @@ impl World {
         }
     }
 
-    /// T1: long after everything was healed no job is under way.
+    /// T1: no job runs long after all faults were healed.
     pub(crate) fn check_jobs_over(&mut self) {
         let is_under_way = |role: &Role| matches!(role, Role::Buyer(buyer) if buyer.job.is_some());
         let mut actors = self.actors.list.iter();
@@ -391,7 +394,7 @@ impl World {
         }
     }
 
-    /// Whether a job is still under way.
+    /// Returns whether a job is still running.
     pub(crate) fn has_jobs(&self) -> bool {
         let has = |role: &Role| matches!(role, Role::Buyer(buyer) if buyer.job.is_some());
         self.actors.list.iter().any(|actor| has(&actor.role))

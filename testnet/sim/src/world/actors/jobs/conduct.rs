@@ -1,25 +1,25 @@
-//! What some buyers and some providers do to each other.
+//! The misconduct of some buyers and providers.
 
 use crate::random::Random;
 
-/// What a buyer does wrong.
+/// A buyer's misconduct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trick {
     None,
-    /// What it signs reaches nobody.
+    /// Its signatures reach no provider.
     NeverSigns,
-    /// The same, and it disputes whatever its providers note.
+    /// Its signatures reach no provider, and it disputes all their notes.
     Disputes,
-    /// Where its process ends nobody starts it again.
+    /// Its process never restarts.
     Vanishes,
-    /// It disputes each lease as soon as it has it.
+    /// It disputes each lease immediately.
     Refuses,
-    /// It tells the log that work has begun, and sends nothing.
+    /// It reports the start of work to the log, and sends nothing.
     Holds,
 }
 
 impl Trick {
-    /// Half of the buyers do nothing wrong.
+    /// Draws a misconduct; half of the buyers have none.
     pub fn new(random: &mut Random) -> Self {
         match random.below(10) {
             0 => Trick::NeverSigns,
@@ -32,23 +32,23 @@ impl Trick {
     }
 }
 
-/// What a device does wrong.
+/// A provider's misconduct.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vice {
-    /// Nothing.
+    /// The provider is honest.
     None,
-    /// It gives wrong values now and then.
+    /// It sometimes returns wrong values.
     Lies,
-    /// It runs on and on now and then.
+    /// Its runs sometimes never end.
     Stalls,
-    /// Its runs fail now and then.
+    /// Its runs sometimes fail.
     Fails,
-    /// It bills more time than it worked now and then.
+    /// It sometimes bills more time than it worked.
     Overbills,
 }
 
 impl Vice {
-    /// Most do nothing wrong.
+    /// Draws a misconduct; most providers have none.
     pub fn new(random: &mut Random) -> Self {
         match random.below(10) {
             0 => Vice::Lies,

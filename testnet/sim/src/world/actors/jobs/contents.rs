@@ -1,4 +1,4 @@
-//! Contents: an id, a length and a value. Two honest devices make unlike ids of one value.
+//! Contents: an id, a length and a value. Two honest devices give different ids to one value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,18 +9,18 @@ use souk_roles::access::{Grants, Readers, Scope, ShownContents};
 /// Bytes of each content.
 pub const CONTENT_BYTES: u64 = 1_000;
 
-/// See the module.
+/// All contents: see the module.
 #[derive(Default)]
 pub struct Contents {
     values: BTreeMap<ContentId, u64>,
     held: BTreeMap<AccountKey, BTreeSet<ContentId>>,
-    /// What each serves, which it has in memory only, and what it was shown.
+    /// The access that each account grants, in memory only, and the contents shown to it.
     grants: BTreeMap<AccountKey, Grants>,
     shown: BTreeMap<AccountKey, ShownContents>,
 }
 
 impl Contents {
-    /// A content of a value, made by somebody whose rounding is `noise`.
+    /// Creates a content with a value; `noise` is the rounding of its maker.
     pub fn make(&mut self, value: u64, noise: u64) -> ContentId {
         let mut bytes = value.to_le_bytes().to_vec();
         bytes.extend(noise.to_le_bytes());
@@ -29,27 +29,27 @@ impl Contents {
         id
     }
 
-    /// What a content says.
+    /// Returns the value of a content.
     pub fn value(&self, id: ContentId) -> Option<u64> {
         self.values.get(&id).copied()
     }
 
-    /// Somebody has it from now on.
+    /// Adds a content to an account's store.
     pub fn hold(&mut self, who: AccountKey, id: ContentId) {
         self.held.entry(who).or_default().insert(id);
     }
 
-    /// Whether somebody has it.
+    /// Returns whether an account has a content.
     pub fn has(&self, who: AccountKey, id: ContentId) -> bool {
         self.held.get(&who).is_some_and(|held| held.contains(&id))
     }
 
-    /// Somebody serves contents of a job from now on.
+    /// Makes an account serve contents of a job.
     pub fn begin(&mut self, who: AccountKey, scope: Scope) {
         self.grants.entry(who).or_default().begin(scope);
     }
 
-    /// Somebody gives contents of a job to these.
+    /// Makes an account grant contents of a job to these readers.
     pub fn grant(&mut self, who: AccountKey, scope: Scope, to: &Readers, ids: &[ContentId]) {
         let grants = self.grants.entry(who).or_default();
         grants.grant(scope, to, ids.iter().copied());
@@ -59,29 +59,29 @@ impl Contents {
         }
     }
 
-    /// A lease of a job is over.
+    /// Ends an account's grants for a lease of a job.
     pub fn end(&mut self, who: AccountKey, scope: Scope) {
         self.grants.entry(who).or_default().end(scope);
     }
 
-    /// Whether somebody gives a content of a job to who asks.
+    /// Returns whether an account grants a content of a job to another.
     pub fn gives(&self, who: AccountKey, scope: &Scope, to: AccountKey, id: &ContentId) -> bool {
         let grants = self.grants.get(&who);
         grants.is_some_and(|grants| grants.may_have(scope, to, id))
     }
 
-    /// Whether somebody has a content and uses it for a buyer.
+    /// Returns whether an account has a content and uses it for a buyer.
     pub fn uses(&self, who: AccountKey, buyer: AccountKey, id: ContentId) -> bool {
         let shown = self.shown.get(&who);
         self.has(who, id) && shown.is_some_and(|shown| shown.has(buyer, &id))
     }
 
-    /// Somebody's process ended: it serves nothing.
+    /// Ends all grants of an account, because its process ended.
     pub fn serve_nothing(&mut self, who: AccountKey) {
         self.grants.remove(&who);
     }
 
-    /// What somebody had only in memory is gone.
+    /// Removes an account's contents that were only in memory.
     pub fn forget(&mut self, who: AccountKey, kept: &BTreeSet<ContentId>) {
         self.serve_nothing(who);
         if let Some(held) = self.held.get_mut(&who) {
@@ -90,7 +90,7 @@ impl Contents {
     }
 }
 
-/// What a device gives for a graph and inputs, by their values, under an output's name.
+/// Returns the value that a device computes for one output of a graph from the values of inputs.
 pub fn computed(graph: ContentId, inputs: &BTreeMap<String, u64>, output: &str) -> u64 {
     let mut bytes = graph.as_bytes().to_vec();
     for (name, value) in inputs {
@@ -101,7 +101,7 @@ pub fn computed(graph: ContentId, inputs: &BTreeMap<String, u64>, output: &str) 
     number(&bytes)
 }
 
-/// A number that bytes stand for.
+/// Derives a number from bytes.
 pub fn number(bytes: &[u8]) -> u64 {
     let hash = blake3::hash(bytes);
     let mut word = [0; 8];

@@ -1,4 +1,4 @@
-//! What honest parties lose by what others do: no more than docs/market.md states.
+//! Checks that honest parties lose no more than docs/market.md states.
 
 use souk_market::{
     CloseReason, DeviceMicros, JobId, Lease, LeaseId, LeaseState, Millis, ReceiptBody,
@@ -12,21 +12,21 @@ use crate::machine::EPOCH_MS;
 use crate::world::World;
 use crate::world::actors::Role;
 
-/// What a note adds at most to what a buyer accepted by word.
+/// Maximum usage that a note adds beyond the buyer's acceptance.
 const NOTE_SPAN: DeviceMicros = DeviceMicros(300_000_000);
 
-/// What may be noted of work that its buyer has not begun.
+/// Maximum noted usage of work that the buyer has not begun.
 const UNSTARTED: DeviceMicros = DeviceMicros(2_000_000);
 
-/// For words that are on their way.
+/// Tolerance for messages in flight.
 const WORDS: DeviceMicros = DeviceMicros(1_000_000);
 
-/// A device that is held for so many simulated milliseconds is paid for: its provider says that it
-/// is ready after ten seconds.
+/// Simulated milliseconds after which a held device must be paid: its provider declares itself
+/// ready after ten seconds.
 const HELD_MS: u64 = 30_000;
 
 impl World {
-    /// What became of leases since this was last looked at.
+    /// Checks the leases that changed since the last call.
     pub(crate) fn check_leases(&mut self) {
         for change in self.checker.take_changes() {
             match change {
@@ -50,8 +50,8 @@ impl World {
         self.check_held(&lease, opened_at);
     }
 
-    /// M7: whoever is there pays for no more use than it saw, and silence for no more than a note's
-    /// span beyond that; who never talked about a lease pays for a device that is held.
+    /// M7: a present buyer pays for no more usage than it saw, and a silent one for at most a
+    /// note's span more. A buyer that never contacted its provider pays for the held device.
     fn check_paid_too_much(&mut self, lease: &Lease, opened_at: u64) {
         let Some(actor) = self.actors.place_of(lease.buyer) else {
             return;
@@ -83,8 +83,7 @@ impl World {
         }
     }
 
-    /// M8: a device that was held is paid for, where its provider was there and reached the market
-    /// all the time.
+    /// M8: a held device is paid if its provider was present and reached the market all the time.
     fn check_held(&mut self, lease: &Lease, opened_at: u64) {
         let Some(actor) = self.actors.place_of(lease.provider) else {
             return;
@@ -103,7 +102,7 @@ impl World {
         }
     }
 
-    /// M9: words alone move nobody's reputation.
+    /// M9: messages alone change no reputation.
     pub(crate) fn check_reputations(&mut self) {
         let (_, shadow) = self.checker.shadow();
         let mut wrong = None;
@@ -126,8 +125,7 @@ impl World {
         }
     }
 
-    /// M10: never more than one note's span of work is unpaid and not noted, beyond the longest
-    /// run.
+    /// M10: unpaid work without a note never exceeds one note's span plus the longest run.
     pub(super) fn check_risk(&mut self, actor: usize, id: LeaseId) {
         let of = &self.actors.list[actor];
         let Role::Worker(worker) = &of.role else {
@@ -150,8 +148,8 @@ impl World {
         }
     }
 
-    /// J3: a session that nobody harms ends done: its buyer and its providers lived and reached
-    /// each other and the market, and nothing limits it.
+    /// J3: a session without trouble succeeds: its buyer and its providers lived, reached each
+    /// other and the market, and no limit ended it.
     pub(super) fn check_session(&mut self, actor: usize, outcome: &Outcome) {
         let End::Failed(reason) = &outcome.how else {
             return;
@@ -197,7 +195,7 @@ impl World {
         self.breach_of_job(actor, what);
     }
 
-    /// What the log knows of the leases of a buyer's job, for a report.
+    /// Describes the log's knowledge of the leases of a buyer's job, for a report.
     pub(super) fn known_of_leases(&self, actor: usize) -> String {
         let of = &self.actors.list[actor];
         let Role::Buyer(buyer) = &of.role else {

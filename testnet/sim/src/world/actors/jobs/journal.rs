@@ -1,4 +1,4 @@
-//! A journal of facts on a simulated disk: lines with a checksum; a torn tail is cut.
+//! A journal of facts on a simulated disk: lines with a checksum; opening it cuts a torn tail.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -8,14 +8,14 @@ use crate::disk::SimDisk;
 
 const NAME: &str = "journal";
 
-/// See the module.
+/// A journal: see the module.
 pub struct Journal {
     pub disk: SimDisk,
     length: u64,
 }
 
 impl Journal {
-    /// The journal on a disk, and the facts that are on it.
+    /// Opens the journal on a disk and returns it with its facts.
     pub fn open<F: DeserializeOwned>(mut disk: SimDisk) -> (Self, Vec<F>) {
         let bytes = disk.read(NAME).unwrap_or_default();
         let (mut facts, mut length) = (Vec::new(), 0_usize);
@@ -28,8 +28,7 @@ impl Journal {
         (Self { disk, length }, facts)
     }
 
-    /// Writes facts behind the others; they are safe once it is synced. False where the disk does
-    /// not take them.
+    /// Appends facts, which are safe after the next sync. Returns false if the disk refuses.
     pub fn write<F: Serialize>(&mut self, facts: &[F]) -> bool {
         let mut bytes = Vec::new();
         for fact in facts {
@@ -46,7 +45,7 @@ impl Journal {
         written
     }
 
-    /// What was written is safe from now on, unless the disk fails.
+    /// Syncs the journal and returns whether its facts are safe now.
     pub fn sync(&mut self) -> bool {
         self.disk.sync(NAME).is_ok() && self.disk.sync_names().is_ok()
     }

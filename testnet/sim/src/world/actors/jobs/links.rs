@@ -1,4 +1,4 @@
-//! Streams between machines: encoded words, in order, until a break.
+//! Streams between machines: encoded messages, in order, until a break.
 
 use std::collections::BTreeMap;
 
@@ -14,18 +14,18 @@ use super::EffectResult;
 use crate::world::actors::{ActorEvent, Role};
 use crate::world::{Event, World};
 
-/// Simulated milliseconds that a word takes, at most.
+/// Maximum simulated milliseconds of a message.
 const DELAY_MAX_MS: u64 = 25;
 
-/// Of so many thousand words one is lost, and the stream with it.
+/// Lost messages per ten thousand; each breaks its stream.
 const BROKEN_OF_TEN_THOUSAND: u64 = 15;
 
-/// What whoever opened a stream opened it for.
+/// The purpose for which a machine opened a stream.
 #[derive(Clone, Copy)]
 pub enum Purpose {
     /// A leg of a job.
     Leg(Leg),
-    /// The offer of a tensor.
+    /// An offer of a tensor.
     Offer(Ticket),
 }
 
@@ -35,7 +35,7 @@ struct Link {
     purpose: Purpose,
     other: (usize, u64),
     is_broken: bool,
-    /// When the last word each way arrives.
+    /// When the last message in each direction arrives.
     last: [u64; 2],
 }
 
@@ -46,11 +46,11 @@ pub struct Links {
     list: BTreeMap<u64, Link>,
 }
 
-/// What arrives at an end of a stream.
+/// A frame that arrives at an end of a stream.
 pub enum Frame {
-    /// A word.
+    /// A message.
     Word(Vec<u8>),
-    /// It is over.
+    /// The end of the stream.
     Break,
 }
 
@@ -63,7 +63,7 @@ fn decoded<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
 }
 
 impl World {
-    /// Opens a stream to whoever has an account.
+    /// Opens a stream to the machine of an account.
     pub(super) fn open_link(
         &mut self,
         opener: usize,
@@ -96,7 +96,7 @@ impl World {
         let life = self.actors.list[opener].life;
         if let Some(link) = self.link_of(opener, life, leg) {
             self.frame(link, true, Frame::Break);
-            // Its purpose is gone: nothing of it is told to the job afterwards.
+            // The stream has lost its purpose, so the job receives nothing of it any more.
             self.jobs
                 .links
                 .list
@@ -128,7 +128,7 @@ impl World {
         self.frame(stream.0, false, Frame::Break);
     }
 
-    /// Puts something on a stream.
+    /// Sends a frame on a stream.
     fn frame(&mut self, number: u64, forth: bool, frame: Frame) {
         let delay = self.jobs.random.between(1, DELAY_MAX_MS);
         let breaks = !self.healed && self.jobs.random.below(10_000) < BROKEN_OF_TEN_THOUSAND;
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// A machine is gone: whoever had a stream to it hears so.
+    /// Breaks all streams of a machine that has gone, and notifies their other ends.
     pub(super) fn break_links_of(&mut self, actor: usize) {
         let mut told = Vec::new();
         for (number, link) in &mut self.jobs.links.list {
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Something arrives at an end of a stream.
+    /// Handles a frame that arrives at an end of a stream.
     pub(crate) fn on_frame(&mut self, number: u64, forth: bool, frame: Frame) {
         let Some(link) = self.jobs.links.list.get_mut(&number) else {
             return;
@@ -247,7 +247,7 @@ impl World {
         }
     }
 
-    /// A buyer sees that its provider made something.
+    /// Records that a buyer sees a result of its provider.
     fn witness(&mut self, actor: usize, leg: Leg, word: &ProviderWord) {
         if let Role::Buyer(buyer) = &mut self.actors.list[actor].role
             && let ProviderWord::Made { request, .. } = word

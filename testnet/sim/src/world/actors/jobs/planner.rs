@@ -1,4 +1,4 @@
-//! What a job computes, and plans for it over what a validator chose.
+//! The computation of a job, and its plans over the offers that a validator selected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,20 +16,21 @@ use crate::random::Random;
 use crate::world::World;
 use crate::world::actors::Role;
 
-/// The name of what the buyer gives.
+/// The name of the buyer's input.
 pub const GIVEN: &str = "x";
 
-/// The name of what a part of a session keeps: how many steps of the sequence it has done.
+/// The name of the state of a session's part: how many steps of the sequence it has done.
 pub const STATE: &str = "state";
 
-/// Parts of a job: each gives one value, of the values that others give or of what the buyer does.
+/// The parts of a job. Each computes one value from the values of other parts, or from the buyer's
+/// input.
 #[derive(Clone)]
 pub struct Shape {
     parts: Vec<ShapePart>,
-    /// In some sessions the part whose value takes the place of what the buyer gives, in a request
-    /// that leaves that out: what it made of the request before.
+    /// In some sessions, the part whose value of the previous request replaces the buyer's input in
+    /// a request that omits it.
     feeds: Option<usize>,
-    /// For how long its user thinks in all.
+    /// Total thinking time of the user.
     thinking: Millis,
 }
 
@@ -37,21 +38,21 @@ pub struct Shape {
 struct ShapePart {
     graph: ContentId,
     weights: Vec<ContentId>,
-    /// Parts that it reads; none of them for what the buyer gives.
+    /// Indices of the parts that it reads; empty if it reads the buyer's input.
     reads: Vec<usize>,
     expected: Micros,
-    /// Whether it is a loop by a count that comes in the run.
+    /// Whether it is a loop whose count only the run shows.
     loops: bool,
 }
 
-/// How many of a thousand parts are such loops.
+/// Loops per thousand parts.
 const LOOPS: u64 = 60;
 
-/// How many of a thousand sessions have a user that thinks for long.
+/// Sessions with a slowly thinking user, per thousand.
 const THINKERS: u64 = 60;
 
 impl Shape {
-    /// A chain, fork or join of one to six parts.
+    /// Creates a chain, fork or join of one to six parts.
     pub fn new(job: JobId, random: &mut Random) -> Self {
         let count = random.between(1, 6) as usize;
         let part = |n: usize, random: &mut Random| {
@@ -83,8 +84,8 @@ impl Shape {
         }
     }
 
-    /// In a few sessions a user thinks between requests, and nothing limits them. Gives for how
-    /// many milliseconds after each answer.
+    /// Makes the user of a few sessions think between requests, and removes the session's limits.
+    /// Returns the milliseconds after each answer.
     pub fn think(&mut self, requests: u64, limits: &mut Limits, random: &mut Random) -> u64 {
         if requests < 2 || !random.chance(THINKERS) {
             return 0;
@@ -94,7 +95,7 @@ impl Shape {
         self.thinking.0 / (requests - 1)
     }
 
-    /// It is a session's: most often a part feeds the first, mostly the last one.
+    /// Makes it a session's: usually a part feeds the first one, most often the last part.
     pub fn feed(&mut self, random: &mut Random) {
         let count = self.parts.len();
         let part = match random.chance(700) {
@@ -104,17 +105,17 @@ impl Shape {
         self.feeds = random.chance(800).then_some(part);
     }
 
-    /// Whether a request may leave out what the buyer gives.
+    /// Returns whether a request may omit the buyer's input.
     pub fn is_fed(&self) -> bool {
         self.feeds.is_some()
     }
 
-    /// What a request that leaves it out reads in its place, by what the one before it came to.
+    /// Returns the replacement of an omitted input, from the results of the previous request.
     pub fn fed(&self, before: &BTreeMap<String, u64>) -> Option<u64> {
         before.get(&name(self.feeds?)).copied()
     }
 
-    /// The graphs that are loops.
+    /// Returns the graphs that are loops.
     pub fn loops(&self) -> impl Iterator<Item = ContentId> {
         let loops = self.parts.iter().filter(|part| part.loops);
         loops.map(|part| part.graph)
@@ -124,13 +125,13 @@ impl Shape {
         self.parts.iter().any(|part| part.reads.contains(&n))
     }
 
-    /// The names of what the buyer wants: what no part reads.
+    /// Returns the names of the buyer's outputs: the values that no part reads.
     pub fn outputs(&self) -> Vec<String> {
         let parts = 0..self.parts.len();
         parts.filter(|n| !self.is_read(*n)).map(name).collect()
     }
 
-    /// What the model gives for an input, by name; in a session after so many steps.
+    /// Returns the model's values for an input, by name; in a session, after this many steps.
     pub fn values(&self, given: u64, steps: Option<u64>) -> BTreeMap<String, u64> {
         let mut values = BTreeMap::new();
         for (n, part) in self.parts.iter().enumerate() {
@@ -149,7 +150,7 @@ impl Shape {
         values
     }
 
-    /// Which parts are to be run where some values are there.
+    /// Returns the parts to run if these values exist.
     fn needed(&self, there: &BTreeSet<&str>) -> BTreeSet<usize> {
         let mut needed = BTreeSet::new();
         for n in (0..self.parts.len()).rev() {
@@ -164,7 +165,7 @@ impl Shape {
         needed
     }
 
-    /// A plan over listings, of providers that are all others.
+    /// Plans over listings, with a different provider for each leg.
     pub fn plan(
         &self,
         wanted: &PlanRequest,
@@ -216,7 +217,7 @@ impl Shape {
             id,
             legs: (0..legs * copies).map(leg).collect(),
             parts: planned,
-            // Leases are bought for four times that, and take requests for two thirds of it.
+            // Leases last four times the makespan, and accept requests for two thirds of that time.
             makespan: Micros(
                 each * u64::from(wanted.requests.max(1)) + 200_000 + self.thinking.0 * 400,
             ),
@@ -225,7 +226,7 @@ impl Shape {
 }
 
 impl Shape {
-    /// The part of a plan of these parts that stands at a place.
+    /// Returns the part of a plan that runs these parts at this index.
     fn plan_part(&self, parts: &[usize], at: usize, legs: usize, is_check: bool) -> PlanPart {
         let n = parts[at];
         let part = &self.parts[n];
@@ -266,7 +267,7 @@ impl Shape {
     }
 }
 
-/// How often a loop turns, by what it computes: most a few times, some for long.
+/// Returns the iterations of a loop for its input value: few for most values, many for some.
 fn turns(value: u64) -> u64 {
     let (kind, count) = (value % 64, value / 64);
     match kind {
@@ -277,7 +278,7 @@ fn turns(value: u64) -> u64 {
 }
 
 impl World {
-    /// How many times the planned time a run takes: that of a loop is known in the run alone.
+    /// Returns a run's duration as a multiple of the planned time; only the run shows a loop's.
     pub(super) fn turns_of(&self, graph: ContentId, inputs: &[(String, ContentId)]) -> u64 {
         if !self.jobs.loops.contains(&graph) {
             return 1;
@@ -287,7 +288,7 @@ impl World {
         turns(computed(graph, &inputs.collect(), "turns"))
     }
 
-    /// A plan over what a validator chose.
+    /// Plans over the offers that a validator selected.
     pub(super) fn plan(
         &mut self,
         actor: usize,
@@ -317,7 +318,7 @@ impl World {
     }
 }
 
-/// Which leg runs a part: the same each time.
+/// Assigns a part to a leg, always the same one.
 fn random_leg(part: usize, legs: usize) -> usize {
     part * 7 % legs
 }

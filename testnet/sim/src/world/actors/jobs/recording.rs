@@ -1,4 +1,4 @@
-//! What a buyer puts down: written in order, and safe once it is synced.
+//! A buyer's facts: written in order, and safe after a sync.
 
 use souk_roles::effect::Ticket;
 use souk_roles::job::{Answer, Fact};

@@ -1,4 +1,4 @@
-//! What buyers and providers ask the market, through the client of their account.
+//! Questions of buyers and providers to the market, through the client of their account.
 
 use souk_market::{Acceptance, Command, Lease, Millis, OrderId, Permille, Price, SpotPrice, Units};
 use souk_roles::effect::Ticket;
@@ -16,7 +16,7 @@ use crate::world::actors::{ActorEvent, Role};
 use crate::world::{Event, World};
 
 impl World {
-    /// Whether the job of a buyer takes spot leases.
+    /// Returns whether a buyer's job takes spot leases.
     pub(super) fn buys_spot(&self, actor: usize) -> bool {
         let job = match &self.actors.list[actor].role {
             Role::Buyer(buyer) => buyer.job.as_ref(),
@@ -25,7 +25,7 @@ impl World {
         job.is_some_and(|job| job.spec.limits.spot)
     }
 
-    /// An effect is answered after so many milliseconds.
+    /// Schedules the result of an effect after this many milliseconds.
     pub(super) fn done_in(&mut self, actor: usize, after: u64, ticket: Ticket, done: EffectResult) {
         let life = self.actors.list[actor].life;
         let done = Box::new((ticket, done));
@@ -45,7 +45,7 @@ impl World {
         self.done_in(actor, after, ticket, done);
     }
 
-    /// An effect came to something.
+    /// Handles the result of an effect.
     pub(crate) fn on_done(&mut self, actor: usize, life: u64, (ticket, done): EffectAnswer) {
         if self.actors.list[actor].life != life {
             return;
@@ -75,7 +75,7 @@ impl World {
         self.tell(actor, ClientEvent::Ask { asked, question });
     }
 
-    /// The market's reply to a provider.
+    /// Handles the market's reply to a provider.
     pub(crate) fn on_worker_reply(&mut self, actor: usize, asked: CallId, reply: Reply) {
         let Role::Worker(worker) = &mut self.actors.list[actor].role else {
             return;
@@ -146,7 +146,7 @@ impl World {
         self.done_in(actor, 0, ticket, EffectResult::Worker(answer));
     }
 
-    /// Whoever refuses all does so as soon as it sees that it has a lease.
+    /// Makes a buyer that refuses everything refuse a lease as soon as it sees it.
     fn look_at_lease(&mut self, actor: usize, lease: &Lease) {
         let is_refused = self.has_trick(actor, Trick::Refuses) && lease.is_running();
         if let Role::Buyer(buyer) = &mut self.actors.list[actor].role
@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    /// What its providers noted is disputed, whatever they did.
+    /// Disputes all notes of a buyer's providers, whatever they did.
     pub(super) fn dispute_all(&mut self, actor: usize, leases: &[Lease]) {
         let noted = leases.iter().filter(|lease| lease.note.is_some());
         for lease in noted.map(|lease| lease.id) {
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// The market's reply to a buyer.
+    /// Handles the market's reply to a buyer.
     pub(crate) fn on_buyer_reply(&mut self, actor: usize, asked: CallId, reply: Reply) {
         let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
             return;

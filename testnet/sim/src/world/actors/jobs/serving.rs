@@ -1,4 +1,4 @@
-//! Who serves what to whom, by the rules that nodes keep.
+//! Decides which contents parties serve to each other, by the rules of real nodes.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::world::World;
 use crate::world::actors::Role;
 
 impl World {
-    /// Whether one of these has a content, runs, and gives it to who asks under a job.
+    /// Returns whether one of these holders has a content, runs, and grants it to the requester for
+    /// a job.
     fn is_held(
         &self,
         (scope, who): (Scope, AccountKey),
@@ -30,7 +31,7 @@ impl World {
         have.any(|holder| contents.has(*holder, id) && contents.gives(*holder, &scope, who, &id))
     }
 
-    /// Whether a buyer has what was made for a job of its own, or gets it from who made it.
+    /// Fetches a result of a buyer's own job. Returns whether the buyer has it now.
     pub(super) fn fetch_for_job(
         &mut self,
         actor: usize,
@@ -47,7 +48,7 @@ impl World {
         comes
     }
 
-    /// What a buyer serves to its providers follows from what it tells them.
+    /// Updates a buyer's grants to its providers from the messages that it sends them.
     pub(super) fn serve_for_job(&mut self, actor: usize, action: &job::Action) {
         let (account, now) = (self.actors.list[actor].account, self.now);
         let Role::Buyer(buyer) = &mut self.actors.list[actor].role else {
@@ -93,7 +94,7 @@ impl World {
         self.jobs.contents.grant(account, scope, &readers, &ids);
     }
 
-    /// What a provider serves follows from what its core wants.
+    /// Updates a provider's grants from its core's actions.
     pub(super) fn serve_for_lease(&mut self, actor: usize, action: &provider::Action) {
         let account = self.actors.list[actor].account;
         let Role::Worker(worker) = &mut self.actors.list[actor].role else {
@@ -125,7 +126,7 @@ impl World {
         }
     }
 
-    /// Contents of a lease come from whoever has them, runs and gives them.
+    /// Fetches a lease's contents from running holders that grant them.
     pub(super) fn bring(
         &mut self,
         actor: usize,
@@ -158,7 +159,7 @@ impl World {
         Answer::Came(arrivals)
     }
 
-    /// A lease made something.
+    /// Records the results of a lease.
     pub(super) fn on_made(&mut self, actor: usize, lease: LeaseId, made: &[(String, ContentId)]) {
         let account = self.actors.list[actor].account;
         let Role::Worker(worker) = &self.actors.list[actor].role else {
@@ -174,7 +175,7 @@ impl World {
         }
     }
 
-    /// A provider that starts again serves what it made before.
+    /// Makes a restarted provider serve its earlier results.
     pub(super) fn serve_past(&mut self, account: AccountKey, past: &Past) {
         for (scope, made) in past.made() {
             let contents = &mut self.jobs.contents;

@@ -1,5 +1,5 @@
-//! What a provider's device did, by what its core was told, and what its store holds for leases, by
-//! what its core asked for: bills and holds are compared with that.
+//! Counts a provider's device runs from its core's inputs, and its store's pins from its core's
+//! requests, to check bills and holds.
 
 use std::collections::BTreeMap;
 
@@ -8,28 +8,27 @@ use souk_memory::ContentId;
 use souk_roles::clock::Micros;
 use souk_roles::provider::Answer;
 
-/// See the module.
+/// The counts: see the module.
 #[derive(Debug, Default)]
 pub struct WorkTally {
     busy: BTreeMap<LeaseId, Micros>,
     /// The longest run of each lease.
     longest: BTreeMap<LeaseId, Micros>,
-    /// When the device is done with what a lease had it run: it runs one thing at a time.
+    /// When the device finishes the runs of each lease, one at a time.
     free_at: BTreeMap<LeaseId, u64>,
-    /// How often each content is pinned: from the moment at which it is asked for, whether it comes
-    /// or not.
+    /// Pins of each content, counted from the request on, whether the content arrives or not.
     pins: BTreeMap<ContentId, i64>,
 }
 
 impl WorkTally {
-    /// How long from `now` it is until a run is done that takes so long.
+    /// Returns the time from `now` until a run of this length is done.
     pub fn run(&mut self, lease: LeaseId, now: u64, takes: u64) -> u64 {
         let free_at = self.free_at.entry(lease).or_default();
         *free_at = now.max(*free_at) + takes;
         *free_at - now
     }
 
-    /// Its core is told what something came to that was done for a lease.
+    /// Records the result of an effect for a lease, which the core receives.
     pub fn tell(&mut self, lease: Option<LeaseId>, answer: &Answer) {
         if let (Some(lease), Answer::Ran(Ok(ran))) = (lease, answer) {
             let busy = self.busy.entry(lease).or_default();
@@ -39,12 +38,12 @@ impl WorkTally {
         }
     }
 
-    /// Contents are pinned once more.
+    /// Counts another pin of each content.
     pub fn pin(&mut self, contents: impl IntoIterator<Item = ContentId>) {
         self.change_pins(contents, 1);
     }
 
-    /// Contents are pinned once less.
+    /// Counts one pin less of each content.
     pub fn unpin(&mut self, contents: impl IntoIterator<Item = ContentId>) {
         self.change_pins(contents, -1);
     }
@@ -59,27 +58,28 @@ impl WorkTally {
         }
     }
 
-    /// A content that is pinned, or was let go more often than it was pinned.
+    /// Returns a content that is still pinned while the provider is idle, or that it released more
+    /// often than it pinned.
     pub fn unlike_pin(&self, is_idle: bool) -> Option<(ContentId, i64)> {
         let mut pins = self.pins.iter();
         let found = pins.find(|(_, count)| is_idle || **count < 0);
         found.map(|(id, count)| (*id, *count))
     }
 
-    /// The process ended: it runs nothing, and holds nothing.
+    /// Resets the counts after the process ended: it runs and holds nothing.
     pub fn restart(&mut self) {
         self.free_at.clear();
         self.pins.clear();
     }
 
-    /// Device time of all runs of a lease, and of the longest.
+    /// Returns the device time of all runs of a lease, and of the longest.
     pub fn worked(&self, lease: LeaseId) -> (Micros, Micros) {
         let of = |times: &BTreeMap<LeaseId, Micros>| times.get(&lease).copied();
         let (busy, longest) = (of(&self.busy), of(&self.longest));
         (busy.unwrap_or_default(), longest.unwrap_or_default())
     }
 
-    /// What of a bill is not what was run.
+    /// Returns the difference between a bill and the runs, if there is one.
     pub fn wrong_bill(&self, body: &ReceiptBody) -> Option<String> {
         let busy = self.busy.get(&body.lease).copied().unwrap_or_default();
         let billed = body.usage.0;

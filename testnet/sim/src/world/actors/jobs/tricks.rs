@@ -1,4 +1,4 @@
-//! What some buyers do to their providers, and some providers to their buyers.
+//! How some buyers cheat their providers, and some providers their buyers.
 
 use souk_market::{AccountKey, Command, LeaseId};
 use souk_roles::clock::Micros;
@@ -11,7 +11,7 @@ use crate::world::World;
 use crate::world::actors::Role;
 
 impl World {
-    /// Whether a buyer does something else than what its job wants.
+    /// Returns whether a buyer replaces an action of its job with a misdeed.
     pub(super) fn cheats(&mut self, actor: usize, action: &Action) -> bool {
         if !self.has_trick(actor, Trick::Holds) {
             return false;
@@ -32,7 +32,7 @@ impl World {
         }
     }
 
-    /// Whether a buyer keeps a command of its job to itself, so that its lease runs on.
+    /// Returns whether a buyer suppresses a command of its job, so that its lease continues.
     pub(super) fn is_kept_back(&self, actor: usize, command: &Command) -> bool {
         match command {
             Command::Settle(_) => self.never_signs(actor),
@@ -41,7 +41,7 @@ impl World {
         }
     }
 
-    /// The device time that a provider states of a run.
+    /// Returns the device time that a provider states for a run.
     pub(super) fn state_time(&mut self, vice: Vice, worked: Micros, is_wrong: bool) -> Micros {
         if vice != Vice::Overbills || !is_wrong {
             return worked;
@@ -51,14 +51,14 @@ impl World {
         Micros(worked.0 * random.between(2, 40) + random.below(6_000_000))
     }
 
-    /// Disputes a lease that has just been seen.
+    /// Disputes a lease that the buyer has just seen.
     pub(super) fn refuse_at_once(&mut self, actor: usize, lease: LeaseId) {
         self.counts.refused_at_once += 1;
         let command = Command::Dispute { lease };
         self.carry_for_buyer(actor, BuyerAsked::Cheating, command);
     }
 
-    /// A provider's vice, by its account.
+    /// Returns a provider's misconduct, by its account.
     pub(super) fn vice_of(&self, account: AccountKey) -> Vice {
         let place = self.actors.place_of(account);
         match place.map(|place| &self.actors.list[place].role) {

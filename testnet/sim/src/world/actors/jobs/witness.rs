@@ -1,12 +1,12 @@
-//! What a buyer can have seen of its leases, counted naively: the time in which some request of a
-//! lease was open. What it pays by a receipt is bounded by that.
+//! Counts naively the time that a buyer can have seen of its leases: the time with an open request.
+//! It limits the payment by a receipt.
 
 use std::collections::BTreeMap;
 
 use souk_market::{DeviceMicros, LeaseId};
 use souk_roles::job::Leg;
 
-/// See the module.
+/// The observations: see the module.
 #[derive(Default)]
 pub struct Witness {
     /// The leases of this life's legs.
@@ -14,10 +14,10 @@ pub struct Witness {
     leases: BTreeMap<LeaseId, SeenLease>,
 }
 
-/// What was seen of a lease, in simulated milliseconds.
+/// Observations of a lease, in simulated milliseconds.
 struct SeenLease {
     began: u64,
-    /// How many parts each open request still lacks.
+    /// Number of missing parts of each open request.
     open: BTreeMap<u32, usize>,
     parts: usize,
     since: u64,
@@ -53,12 +53,12 @@ impl SeenLease {
 }
 
 impl Witness {
-    /// The process of the buyer ended: of what is open it does not hear when it is done.
+    /// Resets the open requests, because the buyer's process ended and never learns their end.
     pub fn restart(&mut self) {
         self.legs.clear();
     }
 
-    /// A provider is asked for the first request of a lease.
+    /// Records the first request of a lease.
     pub fn on_started(&mut self, leg: Leg, lease: LeaseId, parts: usize, request: u32, now: u64) {
         self.legs.insert(leg, lease);
         let known = self.leases.entry(lease);
@@ -66,7 +66,7 @@ impl Witness {
         seen.begin(request, parts, now);
     }
 
-    /// It is asked for one more.
+    /// Records another request of a leg.
     pub fn on_asked(&mut self, leg: Leg, request: u32, now: u64) {
         if let Some(seen) = self
             .leases
@@ -76,7 +76,7 @@ impl Witness {
         }
     }
 
-    /// Its buyer hears that a part is made.
+    /// Records that the buyer receives a part.
     pub fn on_made(&mut self, leg: Leg, request: u32, now: u64) {
         let Some(seen) = self
             .leases
@@ -95,12 +95,12 @@ impl Witness {
         }
     }
 
-    /// The most that its buyer pays for the use of a lease, and how long it held it; none of a
-    /// lease that it never talked about.
+    /// Returns the maximum usage that the buyer pays for a lease, and how long it held the lease,
+    /// or none if it never contacted the provider.
     pub fn payable(&self, lease: LeaseId, now: u64) -> Option<(DeviceMicros, DeviceMicros)> {
         let seen = self.leases.get(&lease)?;
         let micros = seen.seen_ms(now) * 1_000;
-        // A sixteenth and 250 ms more, as docs/buying.md says.
+        // A sixteenth and 250 ms more, as docs/buying.md states.
         let payable = DeviceMicros(micros + micros / 16 + 250_000);
         Some((payable, DeviceMicros((now - seen.began) * 1_000)))
     }

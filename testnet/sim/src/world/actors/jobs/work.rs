@@ -1,4 +1,4 @@
-//! One job of a buyer, and what it demands.
+//! One job of a buyer, and its demands.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,34 +16,34 @@ use crate::random::Random;
 pub struct Job {
     pub spec: JobSpec,
     pub shape: Shape,
-    /// What is given for each request, by its number: the content and its value.
+    /// The input of each request, by its number: the content and its value.
     pub given: Vec<(ContentId, u64)>,
-    /// The requests that leave it out, and are fed by those before them in their sequences.
+    /// Requests that omit the input, because earlier requests of their sequence feed them.
     pub left_out: BTreeSet<u32>,
-    /// The next request to be given in this life.
+    /// The next request to give in this life.
     pub next: usize,
     pub under_way: usize,
     pub told_no_more: bool,
-    /// For how long its user thinks after an answer, and until when.
+    /// How long the user thinks after an answer, and until when.
     pub pause: u64,
     pub next_at: u64,
-    /// Answers that are where they stay: requests by number.
+    /// Answers in their final place, by request.
     pub answers: BTreeMap<u32, Vec<(String, ContentId)>>,
     pub began_at: u64,
-    /// Values on the disk, whether a fact says so yet or not.
+    /// Values on the disk, whether a safe fact mentions them or not.
     pub kept: BTreeSet<ContentId>,
     pub lives: u32,
-    /// The market did not answer a command of it.
+    /// Whether the market left a command of the job unanswered.
     pub is_unheard: bool,
 }
 
 impl Job {
-    /// When it began, and how many requests it has.
+    /// Returns the time at which the job began.
     pub fn began_at(&self) -> u64 {
         self.began_at
     }
 
-    /// What the model gives for a request.
+    /// Returns the model's values for a request.
     pub fn truth(&self, request: u32) -> Option<BTreeMap<String, u64>> {
         let (_, given) = self.given.get(request as usize)?;
         let value = match self.left_out.contains(&request) {
@@ -57,7 +57,7 @@ impl Job {
         Some(self.shape.values(value, steps.map(u64::from)))
     }
 
-    /// What a request brings.
+    /// Returns the inputs of a request.
     pub fn inputs(&self, request: u32) -> Vec<(String, ContentId)> {
         let (given, _) = self.given[request as usize];
         match self.left_out.contains(&request) {
@@ -66,32 +66,31 @@ impl Job {
         }
     }
 
-    /// How many answers are where they stay.
+    /// Returns the number of answers in their final place.
     pub fn answered(&self) -> usize {
         self.answers.len()
     }
 
-    /// How many there are to be.
+    /// Returns the total number of requests.
     pub fn requests(&self) -> usize {
         self.given.len()
     }
 }
 
-/// For how many sequences a job is a session, if it is one, and which of its requests leave out
-/// what they are fed.
+/// Returns the number of sequences if the job is a session, and the requests that omit fed inputs.
 pub fn session(shape: &mut Shape, requests: u32, random: &mut Random) -> (u32, BTreeSet<u32>) {
     if !random.chance(250) {
         return (0, BTreeSet::new());
     }
     let sequences = random.between(1, 3) as u32;
     shape.feed(random);
-    // Some bring all, some what they must, others now this and now that.
+    // Some sessions never omit inputs, some always do where possible, and others vary.
     let share = [0, 500, 900, 1_000][random.place(4)];
     let later = (sequences..requests).filter(|_| random.chance(share) && shape.is_fed());
     (sequences, later.collect())
 }
 
-/// How many requests may be under way, and for how long a user thinks after an answer.
+/// Returns the maximum number of requests in flight, and the user's pause after an answer.
 pub fn pace(
     shape: &mut Shape,
     (sequences, requests): (u32, u64),
@@ -110,7 +109,7 @@ pub fn pace(
     }
 }
 
-/// What a buyer will bear.
+/// Returns a buyer's limits.
 pub fn limits(random: &mut Random) -> Limits {
     Limits {
         budget: random
@@ -133,7 +132,7 @@ pub fn limits(random: &mut Random) -> Limits {
     }
 }
 
-/// What a buyer demands of the devices that jobs are planned over.
+/// Returns a buyer's demands on devices for its jobs.
 pub fn demands(buyer: AccountKey, excluded: &[AccountKey], spot: bool) -> Demands {
     Demands {
         buyer,

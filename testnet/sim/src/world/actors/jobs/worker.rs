@@ -1,4 +1,4 @@
-//! A provider: its core, its disk, its store and a device that is honest, or not.
+//! A provider: its core, disk, store, and a device that may be dishonest.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,19 +28,19 @@ use crate::random::Random;
 use crate::world::actors::{ActorEvent, Role};
 use crate::world::{Event as WorldEvent, World};
 
-/// The model's name of devices that jobs are planned over.
+/// The model name of devices for jobs.
 pub const MODEL: &str = "worker";
 
-/// What a question to the market is for.
+/// The purpose of a question to the market.
 pub enum WorkerAsked {
     Lease(Ticket),
     Market(Ticket),
-    /// Of which the leases are known already.
+    /// A question for the account's book; its leases are already here.
     Book(Ticket, Vec<souk_market::Lease>),
     Command(Ticket),
 }
 
-/// See the module.
+/// A provider: see the module.
 pub struct Worker {
     pub core: Option<ProviderCore>,
     pub key: SigningKey,
@@ -51,31 +51,31 @@ pub struct Worker {
     pub asked: BTreeMap<CallId, WorkerAsked>,
     /// Writes that wait for a sync, in order.
     unsynced: Vec<(Ticket, Vec<Fact>)>,
-    /// Leases that were begun, by what is safe on the disk.
+    /// Begun leases according to the disk.
     pub began: BTreeSet<LeaseId>,
-    /// Leases whose work is done, and those that both have signed for, by the same.
+    /// Leases with finished work, and leases with both signatures, according to the disk.
     pub safe_ran: BTreeSet<LeaseId>,
     pub safe_signed: BTreeSet<LeaseId>,
-    /// The lease that a stream is about.
+    /// The lease of each stream.
     pub spoken_of: BTreeMap<StreamId, LeaseId>,
-    /// It has stopped by itself: its process ends.
+    /// Whether the core has stopped by itself, so that the process ends.
     pub is_over: bool,
-    /// Effects in a place of a lease's own.
+    /// Effects in the sandbox of a lease.
     places: BTreeMap<Ticket, LeaseId>,
-    /// Of each part and sequence of the sessions at work, how many steps were done.
+    /// Completed steps of each part and sequence of the running sessions.
     pub sessions: BTreeMap<LeaseId, BTreeMap<(u32, u32), u64>>,
-    /// Who may have what of the leases at work.
+    /// Readers of the contents of running leases.
     pub readers: BTreeMap<LeaseId, LeaseReaders>,
     stopped: BTreeSet<Ticket>,
     pub wakes: Option<u64>,
     pub vice: Vice,
     noise: u64,
-    /// What it did and holds.
+    /// Counts of the provider's runs and pins.
     pub tally: WorkTally,
 }
 
 impl Worker {
-    /// A provider that has not begun.
+    /// Creates a provider that has not started.
     pub fn new(key: SigningKey, market: MarketId, random: &mut Random) -> Self {
         let vice = Vice::new(random);
         Self {
@@ -103,7 +103,7 @@ impl Worker {
         }
     }
 
-    /// A fact is on the disk.
+    /// Records a fact that is safe on the disk.
     fn take_safe(&mut self, fact: &Fact) {
         match fact {
             Fact::Ran { lease, .. } => drop(self.safe_ran.insert(*lease)),
@@ -126,7 +126,7 @@ impl Worker {
     }
 }
 
-/// What the devices of jobs state.
+/// Returns the resources of devices for jobs.
 pub fn device() -> Resources {
     Resources {
         kind: KindCode(1),
@@ -136,7 +136,7 @@ pub fn device() -> Resources {
 }
 
 impl World {
-    /// A provider's process starts.
+    /// Starts a provider's process.
     pub(crate) fn start_worker(&mut self, actor: usize) {
         let now = self.actors.list[actor].now(self.now);
         let Role::Worker(worker) = &mut self.actors.list[actor].role else {
@@ -162,7 +162,8 @@ impl World {
         self.carry_out_worker(actor, effects);
     }
 
-    /// A provider's process ends at once; power is lost, or the page cache survives.
+    /// Kills a provider's process; with `power`, the machine loses power, otherwise the page cache
+    /// survives.
     pub(crate) fn kill_worker(&mut self, actor: usize, power: bool) {
         self.end_worker(actor);
         if let Role::Worker(worker) = &self.actors.list[actor].role
@@ -173,7 +174,7 @@ impl World {
         self.counts.providers_killed += 1;
     }
 
-    /// Nothing of a provider's process is left.
+    /// Removes the state of a provider's process.
     pub(crate) fn end_worker(&mut self, actor: usize) {
         self.remember_core(actor);
         self.restart_client(actor);
@@ -198,7 +199,7 @@ impl World {
         self.break_links_of(actor);
     }
 
-    /// Gives an event to a provider's core, and carries out what it wants.
+    /// Gives an event to a provider's core, and carries out its actions.
     pub(crate) fn tell_worker(&mut self, actor: usize, event: Event) {
         let now = self.actors.list[actor].now(self.now);
         let Role::Worker(worker) = &mut self.actors.list[actor].role else {
@@ -311,7 +312,7 @@ impl World {
         }
     }
 
-    /// What is to come is pinned before it comes, whether it does or not.
+    /// Counts the pins of requested contents before they arrive, whether they do or not.
     fn count_pins(&mut self, actor: usize, action: &Action) {
         let Role::Worker(worker) = &mut self.actors.list[actor].role else {
             return;
@@ -324,7 +325,7 @@ impl World {
         }
     }
 
-    /// When a run that takes so long is done on a device that runs one thing at a time.
+    /// Returns when a run of this length ends on a device that does one run at a time.
     fn run_takes(&mut self, actor: usize, lease: LeaseId, takes: u64) -> u64 {
         match &mut self.actors.list[actor].role {
             Role::Worker(worker) => worker.tally.run(lease, self.now, takes),
@@ -339,7 +340,7 @@ impl World {
         }
     }
 
-    /// What is done in a lease's own place.
+    /// Carries out an action in a lease's own sandbox.
     fn carry_out_in_place(&mut self, actor: usize, ticket: Ticket, action: Action) {
         let Role::Worker(worker) = &mut self.actors.list[actor].role else {
             return;
@@ -385,7 +386,7 @@ impl World {
                     let answer = Answer::Ran(Err(Failure::Run("it failed".to_owned())));
                     (lease, 5, answer)
                 } else {
-                    // Nobody compares what sessions give: there a wrong answer is a breach.
+                    // No comparison covers sessions, so a wrong answer there would break a promise.
                     let lies = vice == Vice::Lies && wrong && state.is_none();
                     let outputs = self.compute(actor, &work, (&inputs, state), lies);
                     self.on_made(actor, lease, &outputs);
@@ -422,7 +423,7 @@ impl World {
             return Vec::new();
         };
         let noise = worker.noise;
-        // No two liars say the same.
+        // Different liars return different values.
         let lie = if lies { actor as u64 + 1 } else { 0 };
         let value = |id| self.jobs.contents.value(id);
         let mut values: BTreeMap<String, u64> = inputs
@@ -487,7 +488,7 @@ impl World {
         }
     }
 
-    /// An effect of a provider came to something.
+    /// Handles the result of a provider's effect.
     pub(super) fn on_worker_done(&mut self, actor: usize, ticket: Ticket, done: EffectResult) {
         let Role::Worker(worker) = &mut self.actors.list[actor].role else {
             return;
@@ -505,7 +506,7 @@ impl World {
         if in_place && lease.is_none() {
             return;
         }
-        // One that was stopped may come all the same.
+        // A stopped effect may complete all the same.
         match worker.stopped.remove(&ticket) {
             true if self.jobs.random.chance(500) => return,
             true => {}
