@@ -315,11 +315,9 @@ pub(super) struct LegState {
     pub has_stalled: bool,
     /// When the provider was last heard from.
     pub heard: Micros,
-    /// The planned time of a run that failed because of its inputs. The buyer pays for it although
-    /// it gave no result.
+    /// The planned time of a run that failed because of its inputs, which the buyer pays for.
     pub failed_run: Micros,
-    /// Whether the core reported to the log that the work has begun: from then on, silence pays for
-    /// it.
+    /// Whether the log knows that its work has begun: from then on, silence pays for it.
     pub has_started: bool,
     /// The last usage note seen.
     pub noted: Option<Note>,
