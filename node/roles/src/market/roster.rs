@@ -337,8 +337,8 @@ impl Roster {
         wanted.any(|order| self.is_ordered(order, &orders))
     }
 
-    /// Returns the latest signed order in which a validator states its address under a raft id;
-    /// none if it never began.
+    /// Returns the address that a validator states under a raft id in its latest signed order; none
+    /// if it never signed that it has begun.
     pub fn find_beginning<'a>(
         &self,
         raft_id: u64,
