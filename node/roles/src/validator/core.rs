@@ -3,7 +3,7 @@
 //! [`ValidatorCore::apply`] takes the events that arrived together; then [`ValidatorCore::next`]
 //! returns one action after the other, until none is left. It works in rounds:
 //!
-//! 1. send the messages that need no disk: a leader's entries leave while its own disk still writes;
+//! 1. send the messages that need no disk: a leader's entries leave while its disk still writes;
 //! 2. request checks of forwarded commands, and write the work of the round to the disk;
 //! 3. acknowledge the work once it is durable, and only then apply it;
 //! 4. respond to the callers, and then report to the followers of the log;
