@@ -1,8 +1,8 @@
 //! The decisions of a node's roles: synchronous state machines, `apply(now, event) -> effects`.
 //!
 //! A core knows no clock, thread, lock, network, disk, randomness or device. It receives events and
-//! returns effects as data; its driver carries them out and reports the answers. Two drivers run the
-//! same cores: a node's shells, with libp2p and files, and the seeded simulator, with neither.
+//! returns effects as data; its driver carries them out and reports the answers. Two drivers run
+//! the same cores: a node's shells, with libp2p and files, and the seeded simulator, with neither.
 //!
 //! For example, a core decides which peers may fetch a content:
 //!

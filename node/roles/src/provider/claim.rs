@@ -172,8 +172,7 @@ impl Claim {
         !matches!(self.stage, ClaimStage::Closing)
     }
 
-    /// Waits for the buyer's signature until the given time; after the end of the lease, only for a
-    /// moment.
+    /// Sets the timer for the buyer's signature, at the latest a moment after the end of the lease.
     fn await_signature(&mut self, shared: &mut SharedState) {
         let late = Millis(shared.now.log.0.saturating_add(LATE_WAIT.0));
         let until = shared.moment(self.ends_at.max(late));
