@@ -1,4 +1,4 @@
-//! What a lease that is not at work any more is owed, until the log has closed it.
+//! The buyer's debt for a lease that is no longer at work, until the log has closed the lease.
 //!
 //! ```text
 //! Recording ─Ran on the disk─> Signing ─> Told ─both signed─> Keeping ─on the disk─> Settling
@@ -6,7 +6,7 @@
 //!   nothing ran: GivingUp for an own fault, else Closing (the log ends it)
 //!   Closing ─ended, nothing else to say─> Claiming ─> Closing
 //! ```
-//! A buyer that comes back is told the result in every one of these, and may still sign.
+//! In every stage, a buyer that comes back receives the result and may still sign.
 
 use serde::Serialize;
 use souk_market::{
