@@ -146,7 +146,7 @@ pub enum Source {
     Lease {
         /// The other lease.
         lease: LeaseId,
-        /// Its provider.
+        /// The provider of that lease.
         provider: AccountKey,
     },
     /// An earlier part of the same lease gives it.
@@ -221,7 +221,7 @@ pub enum BuyerWord {
     Signed(Box<Receipt>),
     /// The buyer does not sign.
     Refused {
-        /// The reason.
+        /// The reason, for people.
         reason: String,
     },
 }
@@ -280,7 +280,7 @@ pub struct UntakenOffer {
     pub consumer: AccountKey,
     /// The maker's offer.
     pub offer: Offer,
-    /// The reason.
+    /// The reason, for people.
     pub why: String,
 }
 

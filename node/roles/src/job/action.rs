@@ -57,7 +57,7 @@ pub enum Action {
     Say {
         /// The leg that the word belongs to.
         leg: Leg,
-        /// The word.
+        /// The word for the provider.
         word: BuyerWord,
     },
     /// Close a leg's stream after its pending words are sent. No answer, no `Gone`, and no later
@@ -195,14 +195,14 @@ pub enum JobEvent {
     Signed {
         /// The leg that the receipt bills.
         leg: Leg,
-        /// The receipt.
+        /// The receipt with both signatures.
         receipt: Box<Receipt>,
     },
     /// A provider failed and the job continues without it.
     Retrying {
         /// The provider that failed.
         provider: AccountKey,
-        /// The reason.
+        /// The reason of the failure.
         why: Reason,
         /// The number of computed values that the job keeps.
         kept: u32,
@@ -219,7 +219,7 @@ pub enum JobEvent {
     NotCommanded {
         /// The lease that the command named.
         lease: LeaseId,
-        /// The reason.
+        /// The reason, for people.
         why: String,
     },
 }

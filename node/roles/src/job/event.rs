@@ -22,7 +22,7 @@ pub enum Event {
     /// One more request with all of the job's inputs, which providers can fetch from here. Numbers
     /// rise. The caller must not send more than the window allows beyond the answers it took.
     NewRequest {
-        /// The request.
+        /// The request with its inputs.
         request: Request,
         /// Its size as a multiple of the planned inputs.
         size: u32,
@@ -35,7 +35,7 @@ pub enum Event {
     Said {
         /// The leg of the provider.
         leg: Leg,
-        /// The word.
+        /// The provider's word.
         word: ProviderWord,
     },
     /// A leg's provider was unreachable, disconnected or sent an invalid word. No event of that
@@ -54,7 +54,7 @@ pub enum Event {
     Answer {
         /// The effect's ticket.
         ticket: Ticket,
-        /// The answer.
+        /// The answer to that effect.
         answer: Answer,
     },
 }
@@ -66,7 +66,7 @@ pub enum Answer {
     Planned(Box<Plan>),
     /// The planner found no plan.
     NotPlanned {
-        /// The reason.
+        /// The reason, with its kind.
         why: NoPlan,
         /// Whether a plan may exist a moment later.
         passes: bool,

@@ -102,7 +102,7 @@ pub struct PlanLeg {
 pub struct PlanPart {
     /// The leg that runs it; its twin runs it too.
     pub leg: u32,
-    /// The subgraph.
+    /// The id of the subgraph.
     pub graph: ContentId,
     /// The weights that the subgraph names.
     pub weights: Vec<ContentId>,

@@ -12,7 +12,7 @@ use crate::lease::{Start, TELLING_RUN, USAGE_MIN, transcript};
 
 /// The purchase that a receipt must match.
 pub(super) struct Purchase<'a> {
-    /// The market.
+    /// The market of the purchase.
     pub market: MarketId,
     /// The account that bought.
     pub buyer: AccountKey,

@@ -63,14 +63,14 @@ pub enum Event {
     Ask {
         /// The call's id, for the reply.
         asked: CallId,
-        /// The question.
+        /// The question for a validator.
         question: Box<Request>,
     },
     /// A caller sends commands.
     Carry {
         /// The call's id, for the reply.
         asked: CallId,
-        /// The commands.
+        /// The commands, in order.
         commands: Vec<Command>,
     },
     /// The caller no longer waits for the reply.
@@ -79,7 +79,7 @@ pub enum Event {
     Signed {
         /// The call that needs it.
         asked: CallId,
-        /// The batch.
+        /// The batch with its signature.
         batch: Box<SignedBatch>,
     },
     /// A validator answered, or failed to.
@@ -93,7 +93,7 @@ pub enum Event {
     Time {
         /// The validator that answered.
         validator: Seat,
-        /// Its clock.
+        /// The time that its clock shows.
         time: Millis,
     },
     /// A caller wants to follow changes to an account.
@@ -118,7 +118,7 @@ pub enum Event {
 pub struct ValidatorAnswer {
     /// The validator's clock, if it sent the time.
     pub time: Option<Millis>,
-    /// The answer.
+    /// The answer to the question.
     pub answer: Answer,
 }
 
@@ -142,7 +142,7 @@ pub enum Action {
     Sign {
         /// The call that needs it.
         asked: CallId,
-        /// The batch.
+        /// The batch to sign.
         batch: Box<Batch>,
     },
     /// Put a question to a validator. Answer: [`Event::Heard`], or none once it is stopped.
@@ -164,7 +164,7 @@ pub enum Action {
     Reply {
         /// The call's id.
         asked: CallId,
-        /// The reply.
+        /// The reply to the call.
         reply: Reply,
     },
     /// Ask a validator to watch an account. Answer: [`Event::Watched`].

@@ -79,7 +79,7 @@ pub struct Body {
     pub number: u64,
     /// The log time from which it is void.
     pub expires: Millis,
-    /// The order.
+    /// The order that the signer gives.
     pub order: Order,
 }
 
@@ -95,7 +95,7 @@ pub struct SignedOrder {
 /// A validator's entry in the roster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RosterSeat {
-    /// Its key.
+    /// The validator's key.
     pub account: AccountKey,
     /// Its address, ending in its peer id.
     pub address: String,
@@ -159,9 +159,9 @@ pub enum RosterRefusal {
     /// The key is in the roster.
     #[error("{account} is validator {raft_id} already")]
     Known {
-        /// The key.
+        /// The key to admit.
         account: AccountKey,
-        /// Its raft id.
+        /// The raft id that the key already has.
         raft_id: u64,
     },
     /// There is no such validator.

@@ -48,7 +48,7 @@ pub enum Cause {
 /// The asks that do not suit for one cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unsuitable {
-    /// The cause.
+    /// The cause that they share.
     pub cause: Cause,
     /// The number of asks.
     pub asks: u64,

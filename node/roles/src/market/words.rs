@@ -140,9 +140,9 @@ pub enum Answer {
     Account(Option<Box<Account>>),
     /// The lease, if the log knows it.
     Lease(Option<Box<Lease>>),
-    /// The leases.
+    /// The leases that the request selects.
     Leases(Vec<Lease>),
-    /// The sums.
+    /// The sums over all accounts.
     Totals(Totals),
     /// The asks that suit the bid and the objections to the others, or why the bid is invalid.
     Explanation(Result<Explanation, Refusal>),
@@ -161,7 +161,7 @@ pub enum Answer {
     },
     /// The validator cannot answer now (no leader, shutting down); another may.
     Unavailable(String),
-    /// The validators.
+    /// The validators, as this one sees them.
     Members(Members),
     /// The raft id that an order concerns, once the log has the order.
     Ordered(Result<u64, OrderRefusal>),
@@ -190,11 +190,11 @@ pub enum Answer {
     Genesis(Box<Genesis>),
     /// The requests for credits.
     MoneyRequests(Vec<MoneyRequest>),
-    /// The classes.
+    /// The classes, each with a summary.
     Classes(Vec<ClassSummary>),
     /// The orders, the oldest first.
     Orders(Vec<OpenOrder>),
-    /// The movements.
+    /// The movements of the account.
     Statement(Statement),
     /// The operators, the rules and their pending changes.
     Governance(Box<Governance>),
@@ -203,7 +203,7 @@ pub enum Answer {
 /// The operators and rules of a market, with pending changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Governance {
-    /// The operators.
+    /// The accounts of the operators.
     pub operators: Vec<AccountKey>,
     /// The number of operators that must issue the same command.
     pub operators_needed: u32,
@@ -228,7 +228,7 @@ pub struct TimedAnswer {
     pub time: Millis,
     /// The age of the answer, if the request allowed a stale one.
     pub age: Option<Age>,
-    /// The answer.
+    /// The answer to the request.
     pub answer: Answer,
 }
 
@@ -285,7 +285,7 @@ pub enum OrderRefusal {
     NotHandedOver {
         /// The validator that should lead.
         raft_id: u64,
-        /// The cause.
+        /// The cause, for people.
         cause: String,
     },
 }
@@ -320,7 +320,7 @@ impl Members {
 pub struct Member {
     /// Its id in the replicated log.
     pub raft_id: u64,
-    /// Its key.
+    /// The validator's key.
     pub account: AccountKey,
     /// Its address, ending in its peer id.
     pub address: String,
@@ -374,7 +374,7 @@ impl Members {
 /// The state of a validator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// The market.
+    /// The market that it serves.
     pub market: MarketId,
     /// The validator's raft id.
     pub raft_id: u64,

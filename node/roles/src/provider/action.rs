@@ -198,14 +198,14 @@ pub enum Report {
     Failed {
         /// The lease that failed.
         lease: LeaseId,
-        /// The reason.
+        /// The failure that ended the work or the start.
         failure: Failure,
     },
     /// The provider refused a start. If its lease is already at work, that work continues.
     Refused {
         /// The lease that the start named.
         lease: LeaseId,
-        /// The reason.
+        /// The failure that ended the work or the start.
         failure: Failure,
     },
     /// The provider completed the work of a lease and can now total it.
@@ -228,12 +228,12 @@ pub enum Report {
     NotCommanded {
         /// The command that failed.
         command: Box<Command>,
-        /// The reason.
+        /// The reason, for people.
         why: String,
     },
     /// The market has no room for the ask; the provider tries again.
     NotPlaced {
-        /// The reason.
+        /// The reason, for people.
         why: String,
     },
     /// The ask is in the book.
@@ -264,7 +264,7 @@ pub enum Report {
     },
     /// The disk accepts no facts, so the provider sells nothing.
     NotWritable {
-        /// The reason.
+        /// The reason, for people.
         why: String,
     },
 }

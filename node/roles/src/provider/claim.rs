@@ -6,7 +6,7 @@
 //!   nothing ran: GivingUp for an own fault, else Closing (the log ends it)
 //!   Closing ─ended, nothing else to say─> Claiming ─> Closing
 //! ```
-//! In every stage, a buyer that comes back receives the result and may still sign.
+//! In every stage, a buyer that comes back receives the result once it is signed, and may sign.
 
 use serde::Serialize;
 use souk_market::{

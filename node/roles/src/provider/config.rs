@@ -8,7 +8,7 @@ use crate::clock::Micros;
 /// The identity of a provider, and its offer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
-    /// Its account.
+    /// The provider's account.
     pub account: AccountKey,
     /// The market that it sells in.
     pub market: MarketId,

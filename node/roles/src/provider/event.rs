@@ -31,7 +31,7 @@ pub enum Event {
     Said {
         /// The stream of the word.
         stream: StreamId,
-        /// The word.
+        /// The buyer's word.
         word: BuyerWord,
     },
     /// A stream ended, or its peer sent an invalid word. No event of the stream follows, and no
@@ -62,7 +62,7 @@ pub enum Event {
     Answer {
         /// The effect's ticket.
         ticket: Ticket,
-        /// The answer.
+        /// The answer to that effect.
         answer: Answer,
     },
 }

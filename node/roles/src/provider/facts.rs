@@ -48,7 +48,7 @@ pub enum Fact {
     },
     /// Both sides signed.
     Signed {
-        /// The receipt.
+        /// The receipt with both signatures.
         receipt: Box<Receipt>,
     },
     /// The market closed the lease.
@@ -118,7 +118,7 @@ pub enum PastState {
     },
     /// Both sides signed.
     Signed {
-        /// The receipt.
+        /// The receipt with both signatures.
         receipt: Box<Receipt>,
     },
     /// The market closed it.

@@ -24,9 +24,9 @@ pub enum Action<M: AnsweringMachine> {
     Persist(Box<Work>),
     /// Respond to a caller.
     Respond {
-        /// The caller.
+        /// The caller to respond to.
         caller: Caller,
-        /// The response.
+        /// The response for the caller.
         response: Response<M>,
     },
     /// Report a round's results to the followers of the log. This ends the round, unless a snapshot
@@ -51,7 +51,7 @@ pub enum Response<M: AnsweringMachine> {
     Refused(ProposalRefusal),
     /// The machine's answer, and the state it reflects.
     Answered {
-        /// The answer.
+        /// The answer to the question.
         reply: M::Reply,
         /// The age of that state.
         moment: ReadMoment,
@@ -76,9 +76,9 @@ pub struct News {
 pub enum Report {
     /// The core dropped a peer's message; the group continues without it.
     Dropped {
-        /// The peer.
+        /// The peer that sent it.
         from: ReplicaId,
-        /// The reason.
+        /// The reason for the drop.
         error: StepError,
     },
     /// Another validator sent a forgery. The core refused and did not acknowledge it.

@@ -36,32 +36,32 @@ pub struct ReadMoment {
 pub enum Event<M: AnsweringMachine> {
     /// A peer sent a message; the transport authenticated it.
     Peer {
-        /// The peer.
+        /// The peer that sent it.
         from: ReplicaId,
-        /// The message.
+        /// The bytes of the message.
         bytes: Bytes,
     },
     /// A caller proposes verified commands, all or none. Response: `Proposed` or `Refused`.
     Propose {
-        /// The caller.
+        /// The caller that proposes.
         caller: Caller,
         /// The commands, in order.
         commands: Vec<Proposal<M::Command>>,
     },
     /// A caller reads the machine. Response: `Answered` or `Refused`.
     Ask {
-        /// The caller.
+        /// The caller that reads.
         caller: Caller,
         /// How fresh the answer must be.
         consistency: Consistency,
-        /// The question.
+        /// The question to the machine.
         question: M::Question,
     },
     /// The network does not reach a peer.
     Unreachable(ReplicaId),
     /// A caller changes the members. Response: `Members`.
     Members {
-        /// The caller.
+        /// The caller that changes the members.
         caller: Caller,
         /// The changes, which take effect together.
         changes: Vec<MemberChange>,
@@ -74,7 +74,7 @@ pub enum Event<M: AnsweringMachine> {
     Persisted(Box<Work>),
     /// A snapshot is durable, and the entries that it replaces are deleted.
     Kept {
-        /// The snapshot.
+        /// The snapshot that is durable.
         snapshot: Box<Snapshot>,
         /// The first entry that the disk still has.
         keep_from: LogIndex,

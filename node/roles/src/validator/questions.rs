@@ -49,7 +49,7 @@ pub enum Question {
 pub enum Reply {
     /// The answer to a client.
     Market(Box<Answer>),
-    /// The members.
+    /// The members of the roster.
     Roster(Box<Roster>),
     /// The counts, and the sums of credits.
     Sums(Box<(Census, Totals)>),
