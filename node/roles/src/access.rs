@@ -1,10 +1,11 @@
-//! Who may have which content: the parties of a lease that names it, and nobody else.
+//! Access control: which peers may fetch which contents. Only the parties of a lease that names a
+//! content may.
 //!
-//! An id says what bytes are and not who may have them: ids stand in receipts, and those in a log
-//! that others read. So a content is asked for under a job, by a peer that has shown its key, and
-//! served where a lease of that job names both. A node that holds a content already uses it for a
-//! buyer only where that buyer has had it brought or made there before: else to know an id would
-//! be enough to run with another's weights, or to learn that they are there.
+//! An id identifies bytes and does not authorise a reader: ids appear in receipts, and others read
+//! receipts in the log. So a peer that has proven its key asks for a content under a job, and the
+//! node serves it if a lease of that job names both. If a node already holds a content, it uses it
+//! for a buyer only if that buyer brought or made it there before. Otherwise an id would be enough
+//! to run with another's weights, or to learn that they are here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,33 +14,34 @@ use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, JobId};
 use souk_memory::ContentId;
 
-/// Jobs that are over and still served: their buyers may come back for what was made.
+/// The most ended jobs still served: their buyers can come back for the outputs.
 const OVER_MAX: usize = 4_096;
 
-/// Contents that are served, in all; of jobs that are over the oldest go first.
+/// The most contents served in all. Beyond it, the oldest ended jobs go first.
 const CONTENTS_MAX: usize = 1 << 20;
 
-/// Contents remembered as shown, of all accounts; who is forgotten sends its own once more.
+/// The most contents remembered as shown, of all accounts. An account that was forgotten sends its
+/// contents again.
 const SHOWN_MAX: usize = 8_192;
 
-/// The job that a content is asked for under. Buyers draw the ids of their jobs: two that are alike
-/// are one job only where the buyer is the same.
+/// The job under which a peer asks for a content. Buyers choose the ids of their jobs: two equal
+/// ids are the same job only if the buyer is the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Scope {
-    /// Who buys.
+    /// The account that buys.
     pub buyer: AccountKey,
     /// The id that its leases are bought under.
     pub job: JobId,
 }
 
-/// Those who may have the same contents.
+/// The accounts that may fetch the same contents.
 pub type Readers = Arc<BTreeSet<AccountKey>>;
 
-/// What a node serves, to whom.
+/// The contents that a node serves, and to whom.
 #[derive(Clone, Debug, Default)]
 pub struct Grants {
     jobs: BTreeMap<Scope, JobGrants>,
-    /// Jobs that are over, by when they ended.
+    /// The ended jobs, by the order of their ends.
     over: BTreeMap<u64, Scope>,
     ended: u64,
     contents: usize,
@@ -47,15 +49,15 @@ pub struct Grants {
 
 #[derive(Clone, Debug, Default)]
 struct JobGrants {
-    /// Leases at work.
+    /// The number of leases at work.
     leases: u32,
-    /// When the last of them ended.
+    /// The order number of its last end.
     ended: Option<u64>,
     readers: BTreeMap<ContentId, Vec<Readers>>,
 }
 
 impl Grants {
-    /// A lease of a job is at work here, or with another of this buyer's providers.
+    /// Notes that a lease of a job is at work here, or with another of this buyer's providers.
     pub fn begin(&mut self, scope: Scope) {
         let job = self.jobs.entry(scope).or_default();
         job.leases += 1;
@@ -65,7 +67,7 @@ impl Grants {
         self.check();
     }
 
-    /// These may have these contents from now on. Of a job that is not known here nobody may.
+    /// Grants these readers these contents from now on. Has no effect for an unknown job.
     pub fn grant(
         &mut self,
         scope: Scope,
@@ -85,8 +87,8 @@ impl Grants {
         self.check();
     }
 
-    /// A lease of a job is over. What was granted stays for a while: those who may have it come
-    /// for what was made when the work is done.
+    /// Ends a lease of a job. Grants stay for a while, because readers fetch the outputs after the
+    /// work.
     pub fn end(&mut self, scope: Scope) {
         let job = self.jobs.get_mut(&scope);
         let job = job.expect("only what has begun ends");
@@ -107,7 +109,7 @@ impl Grants {
         self.check();
     }
 
-    /// Whether somebody may have a content under a job.
+    /// Returns whether an account may fetch a content under a job.
     #[must_use]
     pub fn may_have(&self, scope: &Scope, who: AccountKey, id: &ContentId) -> bool {
         let readers = self.jobs.get(scope).and_then(|job| job.readers.get(id));
@@ -120,7 +122,7 @@ impl Grants {
     }
 }
 
-/// Which accounts have shown which contents: by having them brought to this node, or made on it.
+/// Which accounts have shown which contents, by bringing them to this node or making them on it.
 #[derive(Clone, Debug, Default)]
 pub struct ShownContents {
     when: BTreeMap<(AccountKey, ContentId), u64>,
@@ -129,7 +131,7 @@ pub struct ShownContents {
 }
 
 impl ShownContents {
-    /// An account has shown a content; whether that is news.
+    /// Notes that an account has shown a content. Returns whether that is new.
     pub fn show(&mut self, account: AccountKey, id: ContentId) -> bool {
         let pair = (account, id);
         let before = self.when.insert(pair, self.next);
@@ -147,13 +149,13 @@ impl ShownContents {
         before.is_none()
     }
 
-    /// Whether it has.
+    /// Returns whether the account has shown the content.
     #[must_use]
     pub fn has(&self, account: AccountKey, id: &ContentId) -> bool {
         self.when.contains_key(&(account, *id))
     }
 
-    /// All that is remembered, what was shown longest ago first.
+    /// Returns all remembered pairs, the oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &(AccountKey, ContentId)> {
         self.order.values()
     }

@@ -1,31 +1,31 @@
-//! What a core wants done, and how an answer finds its question.
+//! The effects that a core requests, and the way from an answer to its question.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Names one effect of a core; its answer carries it. None is given twice.
+/// The id of one effect of a core, which its answer repeats. A core never uses an id twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Ticket(pub u64);
 
-/// One thing to be done. Effects are begun in the order in which a core gives them.
+/// One effect to carry out. You must begin effects in the order in which a core returns them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effect<A> {
-    /// What an answer to it carries.
+    /// The ticket that an answer repeats.
     pub ticket: Ticket,
-    /// What is to be done.
+    /// The action to carry out.
     pub action: A,
 }
 
-/// The effects whose answers are awaited, and what each is for.
+/// The effects with pending answers, and the purpose of each.
 ///
-/// An answer whose ticket is gone (its effect was stopped, or what it was for is over) is counted
-/// and means nothing.
+/// An answer whose ticket is gone (because its effect was stopped, or its purpose is over) is
+/// counted and ignored.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Waits<W> {
     next: u64,
     open: BTreeMap<Ticket, W>,
-    /// Answers that came for nothing that was awaited.
+    /// The number of answers that arrived for no pending effect.
     pub strays: u64,
 }
 
@@ -40,28 +40,29 @@ impl<W> Default for Waits<W> {
 }
 
 impl<W> Waits<W> {
-    /// A ticket of an effect that nobody answers.
+    /// Returns a ticket for an effect without an answer.
     pub fn unanswered(&mut self) -> Ticket {
         let ticket = Ticket(self.next);
         self.next += 1;
         ticket
     }
 
-    /// A ticket of an effect whose answer is `wait`.
+    /// Returns a ticket for an effect whose answer is for `wait`.
     pub fn open(&mut self, wait: W) -> Ticket {
         let ticket = self.unanswered();
         self.open.insert(ticket, wait);
         ticket
     }
 
-    /// What the answer to `ticket` is for; none where nothing awaits it any more.
+    /// Takes the purpose of the answer to `ticket`; none if it is no longer pending.
     pub fn take(&mut self, ticket: Ticket) -> Option<W> {
         let wait = self.open.remove(&ticket);
         self.strays += u64::from(wait.is_none());
         wait
     }
 
-    /// The tickets of what `is_over` names. They are awaited no more: their effects may be stopped.
+    /// Forgets the purposes that `is_over` selects. Returns their tickets, whose effects you can
+    /// stop.
     pub fn forget(&mut self, mut is_over: impl FnMut(&W) -> bool) -> Vec<Ticket> {
         let over = self.open.iter().filter(|(_, wait)| is_over(wait));
         let over: Vec<Ticket> = over.map(|(ticket, _)| *ticket).collect();
@@ -71,18 +72,18 @@ impl<W> Waits<W> {
         over
     }
 
-    /// What is awaited.
+    /// Returns the purposes of pending answers.
     pub fn iter(&self) -> impl Iterator<Item = &W> {
         self.open.values()
     }
 
-    /// How many answers are awaited.
+    /// Returns the number of pending answers.
     #[must_use]
     pub fn len(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether no answer is awaited.
+    /// Returns whether no answer is pending.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()

@@ -1,20 +1,21 @@
-//! A buyer's job: what is bought, who is told what, what is right and paid, and what is not.
+//! A buyer's job: decides which leases to buy, what to send to providers, and which results to pay.
 //!
-//! A job is requests, one or many. It is done in *attempts*: an attempt buys a gang of leases, its
-//! *legs*, over one plan, and sends requests through them. What is right is signed and paid; where
-//! a provider fails, what was made is kept, and the next attempt does what is left without it.
+//! A job is one or many requests, worked on in *attempts*. An attempt buys a gang of leases, its
+//! *legs*, over one plan, and sends requests through them. The core signs and pays right results.
+//! If a provider fails, the core keeps the results so far, and the next attempt does the rest
+//! without that provider.
 //!
 //! ```text
 //! buying:  Planning -> Buying -> Finding -> Running -> Judging -> settled, and again
 //! a leg:   Sold -> Opened -> Accepted -> Ready -> Working -> Finished -> Right -> Signing
 //!            any -> Lost;  Finished -> Refused, or Doubted until answers decide   -> Settled
 //! ```
-//! One file a step: `buying` from a plan to leases, `running` the words of providers, `limiting`
-//! what is run where one is lost, `losing` who is done without then, `handing_on` tensors that were
-//! not taken, `requests` the way of each request, `seen_time` how long a provider had something to
-//! do, `paying` what work that takes long has used so far, `comparing` two runs of one thing,
-//! `judging` what is right, `settling` who is paid and who is not, `resume` the way back after a
-//! crash, `ending` the way out.
+//! One file a step: `buying` goes from a plan to leases, `running` handles the words of providers,
+//! `limiting` sets the work that continues after a loss, `losing` selects the provider to exclude,
+//! `handing_on` passes on tensors that readers did not accept, `requests` follows each request,
+//! `seen_time` measures how long a provider had work, `paying` answers usage notes of long work,
+//! `comparing` compares two runs, `judging` decides which is right, `settling` pays or refuses,
+//! `resume` recovers after a crash, and `ending` ends the job.
 
 pub mod action;
 mod bidding;
@@ -72,14 +73,14 @@ use state::{
     Uncertain, Wait,
 };
 
-/// Effects whose answers are awaited at a time: of each thing of a plan two runs may be fetched to
-/// be compared, and the answer.
+/// The most pending effects: for each content of a plan two fetches of runs to compare, and the
+/// answer.
 pub const WAITS_MAX: usize = 4 * THINGS_MAX;
 
-/// Providers a job may lose before it is given up.
+/// The most providers that a job may lose before it fails.
 const LOSSES_MAX: usize = 4;
 
-/// The decisions about one job.
+/// The core that decides about one job.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobCore {
     spec: JobSpec,
@@ -93,13 +94,13 @@ pub struct JobCore {
     attempts: BTreeMap<u32, Attempt>,
     next_attempt: u32,
     requests: BTreeMap<u32, OpenRequest>,
-    /// No request comes any more.
+    /// Whether no more requests follow.
     no_more: bool,
-    /// The caller wants no answer any more.
+    /// Whether the caller wants no more answers.
     is_unwanted: bool,
     answered: u32,
     excluded: Vec<Exclusion>,
-    /// Providers that say that the job's inputs are at fault.
+    /// The providers that report that the job's inputs are at fault.
     blamers: BTreeSet<AccountKey>,
     losses: Vec<Reason>,
     paid: Vec<AccountKey>,
@@ -107,11 +108,11 @@ pub struct JobCore {
     next_pair: u32,
     followed: Vec<LeaseId>,
     uncertain: BTreeMap<u32, Uncertain>,
-    /// What each lease cost and held when it was seen last.
+    /// The cost and escrow of each lease when it was last seen.
     costs: BTreeMap<LeaseId, Spending>,
-    /// What earlier lives know of requests, by what was asked.
+    /// The knowledge of earlier lives about requests, by request id.
     known: BTreeMap<ContentId, KnownRequest>,
-    /// What an earlier life did, until it is looked after.
+    /// The history of earlier lives, until the core has handled it.
     past: Option<Past>,
     ending: Option<Ending>,
     timers: Timers<Timer>,
@@ -120,36 +121,37 @@ pub struct JobCore {
     effects: Vec<Effect<Action>>,
 }
 
-/// The deciding between two runs of a part of an attempt.
+/// The decision between two runs of a part of an attempt.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Check {
-    /// The attempt that is decided about.
+    /// The attempt that the check decides about.
     of: u32,
     inputs: Vec<(String, ContentId)>,
     pursuit: Pursuit,
 }
 
-/// How a job stands, for whoever looks.
+/// The state of a job, for observers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobStatus {
-    /// Attempts that bought something.
+    /// The number of attempts that bought leases.
     pub attempts: u32,
-    /// Leases at work.
+    /// The number of leases at work.
     pub working: u32,
-    /// Requests that are with the caller.
+    /// The number of requests that the caller has answers to.
     pub answered: u32,
-    /// Requests that are not.
+    /// The number of requests that wait for answers.
     pub waiting: u32,
-    /// What failed and was done without.
+    /// The failures that the job recovered from.
     pub losses: Vec<Reason>,
     /// How it ends, once it does.
     pub ending: Option<End>,
-    /// Whether nothing comes any more.
+    /// Whether no more actions follow.
     pub is_over: bool,
 }
 
 impl JobCore {
-    /// Begins a job, from a plan for all of it if there is one yet.
+    /// Begins a job, from a plan for all of it if one exists already. Returns the core and its
+    /// first effects.
     #[must_use]
     pub fn begin(spec: JobSpec, plan: Option<Plan>, now: Now) -> (JobCore, Vec<Effect<Action>>) {
         let mut core = JobCore::new(spec, now);
@@ -164,7 +166,7 @@ impl JobCore {
         (core.clone_without_effects(), core.effects)
     }
 
-    /// Goes on with a job whose buyer died.
+    /// Resumes a job after its buyer's crash. Returns the core and its first effects.
     #[must_use]
     pub fn resume(spec: JobSpec, past: Past, now: Now) -> (JobCore, Vec<Effect<Action>>) {
         let mut core = JobCore::new(spec, now);
@@ -222,9 +224,9 @@ impl JobCore {
         }
     }
 
-    /// Takes in what happened, and says what is to be done, in this order.
+    /// Applies an event and returns the effects to carry out, in this order.
     pub fn apply(&mut self, now: Now, event: Event) -> Vec<Effect<Action>> {
-        // A log's clock is an estimate and may go back; patience is not measured by it.
+        // A log's clock is an estimate and can go back; timers do not depend on it.
         self.now = Now {
             tick: now.tick.max(self.now.tick),
             log: now.log,
@@ -273,7 +275,8 @@ impl JobCore {
         let last = self.requests.last_key_value();
         assert!(last.is_none_or(|(last, _)| *last < number), "requests rise");
         let id = request_id(&inputs);
-        // What a step of a session gives does not follow from what it brings.
+        // A step of a session also depends on earlier steps, so equal inputs do not imply equal
+        // outputs.
         let known = self.known.get(&id).filter(|_| self.spec.sequences == 0);
         let known = known.cloned().unwrap_or_default();
         self.find_makers(number, &known);
@@ -356,8 +359,8 @@ impl JobCore {
             Wait::RecordRefused { leg, lease, .. } => {
                 let (leg, lease) = (*leg, *lease);
                 self.end(End::Failed(Reason::Journal(why)));
-                // Silence might pay for it: it is disputed although no journal says so, and nothing
-                // is said that none says.
+                // Silence might pay for the lease. The core disputes it although no journal records
+                // that, and sends no reason that no journal has.
                 self.effect(Action::Hang { leg });
                 self.dispute(lease);
             }
@@ -387,7 +390,7 @@ impl JobCore {
         }
     }
 
-    /// Takes every step that nothing has to be awaited for.
+    /// Takes every step that needs no answer.
     fn settle_down(&mut self) {
         while self.ending.is_none() && self.step() {}
         if self.ending.is_some() {
@@ -397,7 +400,7 @@ impl JobCore {
         self.follow();
     }
 
-    /// One step; whether there may be another.
+    /// Takes one step and returns whether another may follow.
     fn step(&mut self) -> bool {
         if !self.has_begun {
             return false;
@@ -409,20 +412,20 @@ impl JobCore {
         self.advance(Errand::Check) || self.advance(Errand::Main)
     }
 
-    /// When it wants to be woken.
+    /// Returns the moment at which you must send [`Event::Woke`], if any.
     #[must_use]
     pub fn wakes_at(&self) -> Option<Micros> {
         self.timers.wakes_at()
     }
 
-    /// Whether nothing comes any more.
+    /// Returns whether no more actions follow.
     #[must_use]
     pub fn is_over(&self) -> bool {
         let ending = self.ending.as_ref();
         ending.is_some_and(|ending| ending.step == EndingStep::Over)
     }
 
-    /// How it stands.
+    /// Returns the state of the job.
     #[must_use]
     pub fn status(&self) -> JobStatus {
         let legs = self.attempts.values().flat_map(|attempt| &attempt.legs);
@@ -438,7 +441,7 @@ impl JobCore {
         }
     }
 
-    /// A hash of all that it remembers: equal histories give equal ones.
+    /// Returns a hash of the whole state: equal histories give equal hashes.
     #[must_use]
     pub fn digest(&self) -> ContentId {
         let words = postcard::to_allocvec(self).expect("what it remembers can be written");
@@ -453,10 +456,10 @@ impl JobCore {
         }
     }
 
-    /// Asserts all that holds between two events.
+    /// Asserts the invariants that hold between two events.
     ///
     /// # Panics
-    /// Where something does not hold, which is a fault of this code.
+    /// Panics if an invariant is broken, which is a fault of this code.
     pub fn audit(&self) {
         self.assert_bounds();
         let mains = self.attempts.values();
@@ -525,7 +528,7 @@ impl JobCore {
         self.effects.push(Effect { ticket, action });
     }
 
-    /// Has something come that was made in an attempt.
+    /// Fetches a content that an attempt made.
     fn fetch(
         &mut self,
         n: u32,
@@ -554,14 +557,14 @@ impl JobCore {
         self.ask(Action::Command(Box::new(command)), wait);
     }
 
-    /// Stops what is awaited and is over.
+    /// Cancels the effects whose purpose is over.
     fn stop(&mut self, is_over: impl FnMut(&Wait) -> bool) {
         for ticket in self.waits.forget(is_over) {
             self.effect(Action::Stop(ticket));
         }
     }
 
-    /// The ids of all attempts that may have bought something.
+    /// Returns the ids of all attempts that may have bought leases.
     fn ids(&self) -> Vec<souk_market::JobId> {
         let numbers = 0..=self.next_attempt;
         numbers.map(|n| attempt_id(self.spec.job, n)).collect()
@@ -582,7 +585,7 @@ impl JobCore {
         attempt.expect("what is awaited of an attempt is stopped with it")
     }
 
-    /// The question that a check is to decide.
+    /// Returns the question that a check must decide.
     fn question(&mut self) -> Option<&mut Question> {
         let of = self.check.as_ref()?.of;
         self.attempts.get_mut(&of)?.questions.first_mut()

@@ -1,14 +1,14 @@
-//! What is said about one lease: the words of `/souk/lease/11`.
+//! The protocol of one lease: the words of `/souk/lease/11`.
 //!
-//! The buyer opens a stream to the provider of each lease and keeps it for the length of the work:
-//! an [`Opening`], then [`BuyerWord`]s one way and [`ProviderWord`]s the other. A lease serves
-//! requests, one behind the other; a job of one request is a stream of one. The provider of one
-//! part tells the provider of the next where a tensor can be fetched by an offer on a stream of its
-//! own, which is answered by [`OfferAnswer`] and may bring the next offer then; the buyer is not in
-//! that tensor's way.
+//! The buyer opens a stream to the provider of each lease and keeps it open for the length of the
+//! work: an [`Opening`], then [`BuyerWord`]s one way and [`ProviderWord`]s the other. A lease
+//! serves requests, one behind the other; a job of one request is a stream of one. When a tensor is
+//! ready, the provider of one part sends an offer to the provider of the next on a separate stream.
+//! The answer is an [`OfferAnswer`], and the stream can then carry the next offer. The tensor does
+//! not pass through the buyer.
 //!
-//! What is said here comes from peers: it is looked at, and refused where it is wrong, never
-//! believed.
+//! Every word comes from a peer: the receiver checks it, refuses it if it is wrong, and never
+//! trusts it.
 
 use std::collections::BTreeSet;
 
@@ -18,34 +18,35 @@ use souk_memory::ContentId;
 
 use crate::clock::Micros;
 
-/// Requests of one lease that are under way at a time.
+/// The most requests of one lease under way at a time.
 pub const WINDOW_MAX: u32 = 64;
 
-/// The longest opening: the names of some ten thousands of weights fit.
+/// The longest opening in bytes, with room for the names of some ten thousands of weights.
 pub const OPENING_BYTES_MAX: usize = 4 << 20;
 
-/// The longest word after that: a receipt with as many tensors as it may name, or the inputs of one
-/// request.
+/// The longest later word in bytes: a receipt with the most tensors it may name, or the inputs of
+/// one request.
 pub const WORD_BYTES_MAX: usize = 512 << 10;
 
-/// What one lease may be made of, all its parts together: inputs, outputs, their takers, other
-/// providers. Each costs a peer two bytes at least, and memory here some hundred.
+/// The most inputs, outputs, their consumers and other providers of one lease, over all its parts.
+/// Each costs a peer at least two bytes, and about a hundred bytes of memory here.
 pub const THINGS_MAX: usize = 16_384;
 
-/// How often a provider says that it lives.
+/// How often a provider sends a heartbeat.
 pub const ALIVE_PERIOD: Micros = Micros::seconds(2);
 
-/// Of a text that a peer says, so many bytes are kept.
+/// The most bytes of a peer's text that the receiver keeps.
 pub const TEXT_BYTES_MAX: usize = 256;
 
-/// Tensors that a session makes in one lease: what its provider says at the end names them all,
-/// and nothing that it was given.
+/// The most tensors that a session makes in one lease: the provider's last word names all of them,
+/// and none of its inputs.
 pub const SESSION_TENSORS_MAX: usize = 8192;
 
-/// Runs of less device time than this say more about clocks than about the device.
+/// The shortest run to measure a speed by: shorter ones say more about clocks than about the
+/// device.
 pub const TELLING_RUN: Micros = Micros::millis(20);
 
-/// The device time that a receipt bills where nothing was done.
+/// The device time that a receipt bills if no work was done.
 pub const USAGE_MIN: DeviceMicros = DeviceMicros(1);
 
 /// The first word of a stream.
@@ -53,43 +54,45 @@ pub const USAGE_MIN: DeviceMicros = DeviceMicros(1);
 pub enum Opening {
     /// The buyer starts the work of a lease.
     Start(Box<Start>),
-    /// The buyer lost the stream of a lease and asks how it went: [`ProviderWord::Accepted`] and
-    /// what is said of the work while it is at it, [`ProviderWord::Finished`] once it is done.
+    /// The buyer lost the stream of a lease and asks how it went. The answer is
+    /// [`ProviderWord::Accepted`] and the words about the work while it runs, or
+    /// [`ProviderWord::Finished`] once it is done.
     Resume(LeaseId),
-    /// A provider has a tensor that another one's lease waits for; [`OfferAnswer`] follows.
+    /// A provider has a tensor that another provider's lease waits for. The answer is
+    /// [`OfferAnswer`].
     Offer(Offer),
 }
 
 /// The work of one lease: one part of the job, or several with other providers' parts between.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Start {
-    /// The lease it is done under.
+    /// The lease that pays for the work.
     pub lease: LeaseId,
     /// The buyer's job.
     pub job: JobId,
-    /// The parts, in the order in which they are run.
+    /// The parts, in the order in which they run.
     pub parts: Vec<Part>,
-    /// The other providers of the job.
+    /// The contacts of the job's other providers.
     pub peers: Vec<Contact>,
-    /// Its place among this buyer's own leases at the same provider: of two at work, no part of
-    /// the lower one is begun meanwhile. To other buyers' leases it is nothing.
+    /// Its priority among this buyer's own leases at the same provider: while the higher of two is
+    /// at work, the lower begins no part. It has no effect on other buyers' leases.
     pub priority: u8,
-    /// How many sequences it has where it is a session, 0 where it is none: for each, parts keep
-    /// what their graphs call states from request to request, requests may differ in shape, and the
-    /// receipt names all that was made by one hash.
+    /// The number of sequences of a session, or 0 if it is no session. In a session, parts keep the
+    /// states of their graphs from request to request of a sequence, requests may differ in shape,
+    /// and the receipt names all outputs by one hash.
     pub sequences: u32,
     /// The first request.
     pub first: Request,
-    /// Whether it is the last one too.
+    /// Whether it is also the last one.
     pub last: bool,
 }
 
-/// Where a peer can be reached.
+/// The contact of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contact {
     /// The peer's account.
     pub account: AccountKey,
-    /// Its addresses as text, the best known first; who dials them reads them.
+    /// Its addresses as text, the best known first; the dialler parses them.
     pub addresses: Vec<String>,
 }
 
@@ -98,18 +101,18 @@ pub struct Contact {
 pub struct Part {
     /// A name for people, such as `part 1 of 2`.
     pub name: String,
-    /// The subgraph: an ONNX model whose large weights are named by their ids.
+    /// The subgraph: an ONNX model that names its large weights by their ids.
     pub graph: ContentId,
-    /// The weights it names.
+    /// The weights that it names.
     pub weights: Vec<ContentId>,
-    /// What it reads.
+    /// The values that it reads.
     pub inputs: Vec<Input>,
-    /// What it gives.
+    /// The values that it gives.
     pub outputs: Vec<Output>,
-    /// Floating-point operations of one run, by the plan; for the delivered speed. 0 where they are
-    /// not known before it runs.
+    /// The floating-point operations of one run, by the plan, for the delivered speed; 0 if unknown
+    /// before the run.
     pub flops: u64,
-    /// Device time of one run by the figures the provider advertises.
+    /// The device time of one run by the provider's advertised figures.
     pub expected: Micros,
 }
 
@@ -118,9 +121,10 @@ pub struct Part {
 pub struct Input {
     /// The value's name in the graph.
     pub name: String,
-    /// Where it comes from.
+    /// The source of the value.
     pub source: Source,
-    /// In a session, what it is in a request that does not bring it. Of what the buyer holds alone.
+    /// In a session, the value that replaces this input in a request that omits it. Only for the
+    /// buyer's inputs.
     pub fed: Option<Feedback>,
 }
 
@@ -129,11 +133,11 @@ pub struct Input {
 pub struct Feedback {
     /// Its name in the graph that makes it.
     pub name: String,
-    /// The lease that makes it and its provider; none where that is the lease that reads it.
+    /// The lease that makes it and its provider; none if the same lease reads it.
     pub maker: Option<(LeaseId, AccountKey)>,
 }
 
-/// Where an input comes from.
+/// The source of an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Source {
     /// The buyer holds it: each request names its content.
@@ -142,7 +146,7 @@ pub enum Source {
     Lease {
         /// The other lease.
         lease: LeaseId,
-        /// Its provider.
+        /// The provider of that lease.
         provider: AccountKey,
     },
     /// An earlier part of the same lease gives it.
@@ -156,24 +160,24 @@ pub struct Output {
     pub name: String,
     /// The leases that wait for it, and their providers.
     pub consumers: Vec<(LeaseId, AccountKey)>,
-    /// Whether the buyer wants it: where it is short it goes along with the word that it is made.
+    /// Whether the buyer wants it. If so and it is short, it accompanies [`ProviderWord::Made`].
     pub is_wanted: bool,
 }
 
-/// One request: what the buyer gives to the parts of the lease.
+/// One request: the buyer's inputs for the parts of the lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// Its number in the job, from 0.
     pub number: u32,
-    /// The sequence that it is a step of, from 0. One sequence's requests are run one after the
+    /// The sequence that it is a step of, from 0. The requests of one sequence run one after the
     /// other.
     pub sequence: u32,
-    /// The inputs that the buyer holds, by name. What is fed may be left out by all but the first
-    /// request of a sequence in a lease.
+    /// The inputs that the buyer holds, by name. All but the first request of a sequence in a lease
+    /// may omit the inputs that are fed.
     pub inputs: Vec<(String, ContentId)>,
 }
 
-/// A tensor is there for whoever waits for it.
+/// An offer of a tensor to the lease that waits for it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Offer {
     /// The lease that computed it.
@@ -188,7 +192,7 @@ pub struct Offer {
     pub tensor: ContentId,
 }
 
-/// Whether an offer was of use.
+/// The answer to an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OfferAnswer {
     /// The lease waits for it and will fetch it.
@@ -197,87 +201,86 @@ pub enum OfferAnswer {
     No,
 }
 
-/// What the buyer says after the opening. [`BuyerWord::Signed`] and [`BuyerWord::Refused`] are its
-/// last words.
+/// A buyer's word after the opening. [`BuyerWord::Signed`] or [`BuyerWord::Refused`] is the last.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BuyerWord {
-    /// Every provider of the job has accepted: runs may begin and offers may be sent.
+    /// Every provider of the job has accepted: runs may begin, and providers may send offers.
     Go,
     /// One more request, after the one before it.
     Next(Request),
-    /// No request comes any more.
+    /// No more requests follow.
     NoMore,
-    /// What later parts wait for will not come: of each request the first `parts` are still wanted,
-    /// and those that are begun or done by then. With 0 nothing more is begun, and what runs is
-    /// stopped. [`ProviderWord::Finished`] is about what was done.
+    /// Inputs of later parts will not arrive. The buyer still wants the first `parts` parts of each
+    /// request, and those begun or done by then. With 0, the provider begins no more work and stops
+    /// its runs. [`ProviderWord::Finished`] reports the work done.
     Limit {
-        /// How many parts.
+        /// The number of parts that the buyer still wants.
         parts: u32,
     },
     /// The outputs are here and right: the receipt with both signatures.
     Signed(Box<Receipt>),
     /// The buyer does not sign.
     Refused {
-        /// Why.
+        /// The reason, for people.
         reason: String,
     },
 }
 
-/// What the provider says, in this order; [`ProviderWord::Failed`] may come at any time.
+/// A provider's word, in this order. [`ProviderWord::Failed`] may come at any time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProviderWord {
-    /// The lease is open in the log and the work begins.
+    /// The log shows the lease as open, and the work begins.
     Accepted,
-    /// The graphs are here, and weights and the buyer's inputs of the first part. What later parts
-    /// want comes while earlier ones run.
+    /// The graphs are here, with the weights and the buyer's inputs of the first part. The contents
+    /// of later parts arrive while earlier ones run.
     Fetched {
-        /// How many pieces of content the work needs of the buyer.
+        /// The number of contents that the work needs from the buyer.
         pieces: u32,
-        /// How many of them were here already.
+        /// The number of those that were here already.
         held: u32,
-        /// Bytes that came over the network.
+        /// The bytes that came over the network.
         bytes: u64,
     },
-    /// The device has compiled the parts that all is here for.
+    /// The device has compiled the parts whose contents are here.
     Ready,
-    /// Every input of a part is here and the device runs it.
+    /// Every input of a part is here, and the device runs it.
     Running {
         /// The request's number.
         request: u32,
-        /// The part, from 0.
+        /// The index of the part, from 0.
         part: u32,
     },
-    /// A part of a request is done, and what it gave was offered to whoever waits for it.
+    /// A part of a request is done, and its outputs were offered to the leases that wait for them.
     Made {
         /// The request's number.
         request: u32,
-        /// The part, from 0.
+        /// The index of the part, from 0.
         part: u32,
-        /// What it gave, by name; the provider serves it.
+        /// The outputs by name; the provider serves them.
         outputs: Vec<(String, ContentId)>,
     },
-    /// Another provider did not take a tensor: the buyer may hand it on.
+    /// Another provider did not accept a tensor: the buyer may pass it on.
     Untaken(Box<UntakenOffer>),
-    /// A tensor did not come, or the lease is about to end early, so that nothing more is begun.
-    /// What was done is owed.
+    /// A tensor did not arrive, or the lease is about to end early, so the provider begins no more
+    /// work. The buyer owes for the work done.
     Stalled(Failure),
     /// The work is done.
     Finished(Box<WorkResult>),
-    /// The work cannot be done, and nothing is owed.
+    /// The provider cannot do the work, and the buyer owes nothing.
     Failed(Failure),
-    /// It is at work, or waits for its buyer: said each [`ALIVE_PERIOD`] from
-    /// [`ProviderWord::Accepted`] on, whatever else is said.
+    /// A heartbeat: the provider is at work, or waits for its buyer. From
+    /// [`ProviderWord::Accepted`] on, it sends one each [`ALIVE_PERIOD`] besides its other words.
     Alive,
 }
 
-/// A tensor that its maker could not hand to another provider.
+/// A tensor that another provider did not accept from its maker.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UntakenOffer {
-    /// Who did not take it.
+    /// The provider that did not accept it.
     pub consumer: AccountKey,
-    /// What was offered.
+    /// The maker's offer.
     pub offer: Offer,
-    /// Why it was not taken.
+    /// The reason, for people.
     pub why: String,
 }
 
@@ -286,17 +289,17 @@ pub struct UntakenOffer {
 pub struct WorkResult {
     /// The receipt, signed by the provider.
     pub receipt: Receipt,
-    /// What was made of each request, by its number: the outputs of its parts, in their order, so
-    /// that a buyer who heard no [`ProviderWord::Made`] can take over what is done.
+    /// The outputs of each request's parts in their order, by request number. A buyer that received
+    /// no [`ProviderWord::Made`] can still use them.
     pub outputs: Vec<(u32, Vec<(String, ContentId)>)>,
-    /// What people are shown of it (what moved, report, timeline): no core reads it.
+    /// The display data for people (transfers, report, timeline), which no core reads.
     pub shown: Vec<u8>,
 }
 
-/// Why the work cannot be done.
+/// Why a provider cannot do the work.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Failure {
-    /// The log does not have this lease open between these two.
+    /// The log does not show this lease as open between this buyer and this provider.
     #[error("the lease is not open between this buyer and this provider: {0}")]
     Lease(String),
     /// The lease was started before.
@@ -305,47 +308,47 @@ pub enum Failure {
     /// The provider runs as many leases as it can.
     #[error("the provider has no room for another lease")]
     Full,
-    /// Content did not arrive.
+    /// A content did not arrive.
     #[error("an input did not arrive: {0}")]
     Input(String),
     /// The device refuses the subgraph.
     #[error("the device cannot run the subgraph: {0}")]
     Compile(String),
-    /// The device failed while it ran.
+    /// The device failed during the run.
     #[error("the run failed: {0}")]
     Run(String),
-    /// Nothing is known here of a lease that is asked for.
+    /// The provider knows nothing of the lease in an [`Opening::Resume`].
     #[error("the provider knows nothing of this lease: it was not started, or long ago")]
     Forgotten,
     /// The lease ended before the work did.
     #[error("the lease ended before the work was done")]
     Expired,
-    /// The provider is about to stop, and gives back what was not begun.
+    /// The provider is about to stop, and returns leases that did not begin.
     #[error("the provider is about to stop and gives the lease back")]
     Stopping,
-    /// The provider's own limits.
+    /// The provider's own limits do not allow it.
     #[error("the provider's limits do not allow it: {0}")]
     Limit(String),
-    /// The process that the provider ran the work in came to grief.
+    /// The provider's process for the work failed.
     #[error("the provider's process for the job failed: {0}")]
     Crashed(String),
-    /// The work wanted more memory than the provider gives to a job.
+    /// The work needed more memory than the provider allows a job.
     #[error("the job wanted more than the {0} bytes of memory that the provider gives to one")]
     Memory(u64),
-    /// The provider cannot write down what it does, so it does nothing.
+    /// The provider cannot write its journal, so it does no work.
     #[error("the provider cannot write its journal: {0}")]
     Journal(String),
     /// The provider's disk, or its folder for contents, has no room.
     #[error("the provider has no room for what the work needs or makes: {0}")]
     Disk(String),
-    /// The inputs are none that the model can work with, on any device: an index past an end, or a
-    /// shape that fits no node. The run that failed so is owed like one that gave something.
+    /// The inputs do not fit the model on any device: for example, an index past an end, or a shape
+    /// that fits no node. The buyer owes for the failed run as for one with outputs.
     #[error("the inputs do not fit the model: {0}")]
     BadInput(String),
 }
 
 impl Failure {
-    /// What a lease is about to make is more than what is left of the sum that it may.
+    /// Returns the failure of a lease whose next outputs exceed the rest of its allowance.
     #[must_use]
     pub fn too_much(bytes: u64, left: u64) -> Failure {
         Failure::Limit(format!(
@@ -356,8 +359,8 @@ impl Failure {
 }
 
 impl Start {
-    /// What a receipt names as the graph where no request came further than the first `parts`: the
-    /// one part's id, or the hash of several parts' ids.
+    /// Returns the id that a receipt names as the graph if no request went beyond the first `parts`
+    /// parts: the id of a single part, or the hash of the ids of several.
     #[must_use]
     pub fn graph_of(&self, parts: usize) -> ContentId {
         match &self.parts[..parts.min(self.parts.len())] {
@@ -369,7 +372,7 @@ impl Start {
         }
     }
 
-    /// Tensors that requests may bring or make in this lease.
+    /// Returns the most tensors that requests may bring or make in this lease.
     #[must_use]
     pub fn tensors_max(&self) -> usize {
         match self.sequences {
@@ -378,13 +381,13 @@ impl Start {
         }
     }
 
-    /// Tensors that each request makes.
+    /// Returns the number of tensors that each request makes.
     #[must_use]
     pub fn outputs(&self) -> usize {
         self.parts.iter().map(|part| part.outputs.len()).sum()
     }
 
-    /// Whether it is work, and of a size that is looked at.
+    /// Returns whether it contains work and is not too large to check.
     #[must_use]
     pub fn is_bounded(&self) -> bool {
         let takers = |part: &Part| -> usize { part.outputs.iter().map(Output::takers).sum() };
@@ -394,27 +397,27 @@ impl Start {
         !self.parts.is_empty() && is_small && self.gives_all(&self.first)
     }
 
-    /// What the buyer holds for each request, in the order of parts and inputs.
+    /// Returns the inputs that the buyer holds, in the order of parts and inputs.
     fn given(&self) -> impl Iterator<Item = &Input> {
         let inputs = self.parts.iter().flat_map(|part| &part.inputs);
         inputs.filter(|input| input.source == Source::Buyer)
     }
 
-    /// Whether a request that follows another of its sequence names what the buyer is to give, and
-    /// nothing else, for a sequence that there is.
+    /// Returns whether a later request of an existing sequence names the buyer's inputs and no
+    /// others. It may omit inputs that are fed.
     #[must_use]
     pub fn gives(&self, request: &Request) -> bool {
         self.left_out(request).is_some()
     }
 
-    /// Whether it leaves nothing out either: the first of a sequence must not.
+    /// Returns whether a request also omits no input, which the first of a sequence must not.
     #[must_use]
     pub fn gives_all(&self, request: &Request) -> bool {
         self.left_out(request) == Some(0)
     }
 
-    /// How many inputs a request leaves out to be fed; none where it lacks what is not fed, names
-    /// what is not asked for, or is of no sequence.
+    /// Returns the number of fed inputs that a request omits; none if it lacks another input, names
+    /// an unknown one, or belongs to no sequence.
     fn left_out(&self, request: &Request) -> Option<usize> {
         if request.inputs.len() > THINGS_MAX || request.sequence >= self.sequences.max(1) {
             return None;
@@ -431,7 +434,7 @@ impl Start {
 }
 
 impl Request {
-    /// A request of no session.
+    /// Creates a request outside any session.
     #[must_use]
     pub fn new(number: u32, inputs: Vec<(String, ContentId)>) -> Request {
         let sequence = 0;
@@ -450,7 +453,7 @@ impl Output {
 }
 
 impl UntakenOffer {
-    /// Whether it is about something that the work of `start` makes for that lease.
+    /// Returns whether the offer is for a tensor that the work of `start` makes for that lease.
     #[must_use]
     pub fn is_of(&self, start: &Start) -> bool {
         let outputs = start.parts.iter().flat_map(|part| &part.outputs);
@@ -460,8 +463,8 @@ impl UntakenOffer {
     }
 }
 
-/// The one content by which the receipt of a session names all that was made: the hash of their
-/// ids, each once, in the order of their bytes. Where nothing was made there is none.
+/// Returns the one content by which the receipt of a session names all outputs: the hash of their
+/// ids, each once, in the order of their bytes; none if there are no outputs.
 #[must_use]
 pub fn transcript<'a>(made: impl IntoIterator<Item = &'a ContentId>) -> Option<ContentId> {
     let ids: BTreeSet<&[u8]> = made.into_iter().map(|id| &id.as_bytes()[..]).collect();
@@ -469,7 +472,7 @@ pub fn transcript<'a>(made: impl IntoIterator<Item = &'a ContentId>) -> Option<C
     (!ids.is_empty()).then(|| ContentId::of(&ids.concat()))
 }
 
-/// The first [`TEXT_BYTES_MAX`] bytes of what a peer said, whole characters of it.
+/// Cuts a peer's text to its first [`TEXT_BYTES_MAX`] bytes, in whole characters.
 #[must_use]
 pub fn cut(mut text: String) -> String {
     let mut end = text.len().min(TEXT_BYTES_MAX);

@@ -1,11 +1,10 @@
-//! What the roles of a node decide: synchronous state machines, `apply(now, event) -> effects`.
+//! The decisions of a node's roles: synchronous state machines, `apply(now, event) -> effects`.
 //!
-//! A core knows no clock, thread, lock, network, disk, randomness or device. It is told what
-//! happened, and says what is to be done as data; whoever drives it carries that out and tells it
-//! what came of it. Two drive the same cores: a node's shells, with libp2p and files, and the
-//! seeded simulator, with neither.
+//! A core knows no clock, thread, lock, network, disk, randomness or device. It receives events and
+//! returns effects as data; its driver carries them out and reports the answers. Two drivers run
+//! the same cores: a node's shells, with libp2p and files, and the seeded simulator, with neither.
 //!
-//! Who may have a content is such a decision:
+//! For example, a core decides which peers may fetch a content:
 //!
 //! ```
 //! use std::collections::BTreeSet;

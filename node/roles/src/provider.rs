@@ -1,9 +1,8 @@
-//! What a provider decides: which leases it takes, what it runs of them, what it bills, and what it
-//! has in the book.
+//! The decisions of a provider: which leases it accepts, which parts it runs, what it bills, and
+//! which ask it has in the book.
 //!
-//! [`ProviderCore`] holds what lies between leases, a lease at work is a machine of its own, and
-//! what it is owed afterwards another. Ids and numbers alone enter them: no tensor, graph, report
-//! or key.
+//! [`ProviderCore`] coordinates the leases. A lease at work is a separate state machine, and its
+//! later claim another. Only ids and numbers enter them: no tensor, graph, report or key.
 
 pub mod action;
 mod ask;

@@ -1,4 +1,4 @@
-//! What a job wants done, each with its answers.
+//! The effects that a job core requests, each with its possible answers.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, Bid, Command, Credits, JobId, LeaseId, Receipt};
@@ -11,214 +11,215 @@ use super::reason::Reason;
 use crate::effect::Ticket;
 use crate::lease::{BuyerWord, Offer, Opening};
 
-/// Everything a job wants done. What is said on one stream, and what is recorded, keeps its order
-/// to the end; all else may be done at once, and is answered in any order.
+/// An effect that the job core requests. The shell keeps the order of the words on one stream, and
+/// of the records. It can carry out all other effects at once and answer them in any order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Plan a piece of work over the book as it stands: `Planned` or `NotPlanned`.
+    /// Plan a piece of work over the current book. Answer: `Planned` or `NotPlanned`.
     Plan(Box<PlanRequest>),
-    /// Buy a lease for each bid, or none: `Bought`, `NotBought` or `Uncertain`.
+    /// Buy a lease for each bid, or none. Answer: `Bought`, `NotBought` or `Uncertain`.
     Buy {
-        /// The id that the leases are bought under.
+        /// The id to buy the leases under.
         id: JobId,
         /// The bids, by place.
         bids: Vec<Bid>,
     },
-    /// Look up the leases under these ids: `Leases` or `NotSeen`.
+    /// Look up the leases under these ids. Answer: `Leases` or `NotSeen`.
     Look {
-        /// The ids.
+        /// The ids to look up.
         ids: Vec<JobId>,
     },
-    /// Learn where providers are: `Found`, `NotFound`, or `NotSeen` where the market is not
-    /// reached.
+    /// Find the addresses of providers. Answer: `Found`, `NotFound`, or `NotSeen` if no market
+    /// answers.
     Find {
-        /// Who.
+        /// The providers to find.
         providers: Vec<AccountKey>,
     },
-    /// Say how these leases stand, at once and whenever one changes, by [`super::Event::Changed`];
-    /// in place of those followed before. Not answered.
+    /// Report the state of these leases, now and after each change, by [`super::Event::Changed`].
+    /// This list replaces the previous one. No answer.
     Follow {
-        /// Which.
+        /// The leases to follow.
         leases: Vec<LeaseId>,
     },
-    /// Command the market: `Commanded`.
+    /// Send a command to the market. Answer: `Commanded`.
     Command(Box<Command>),
-    /// Open a stream to a leg's provider. Not answered: what does not arrive is
-    /// [`super::Event::Gone`].
+    /// Open a stream to a leg's provider. No answer; if a word does not arrive,
+    /// [`super::Event::Gone`] follows.
     Open {
-        /// The leg.
+        /// The leg that the stream belongs to.
         leg: Leg,
-        /// Its provider.
+        /// The provider of the leg.
         provider: AccountKey,
-        /// The first word.
+        /// The first word on the stream.
         opening: Opening,
     },
-    /// Say something to a leg's provider. Not answered.
+    /// Send a word to a leg's provider. No answer.
     Say {
-        /// The leg.
+        /// The leg that the word belongs to.
         leg: Leg,
-        /// What.
+        /// The word for the provider.
         word: BuyerWord,
     },
-    /// Close a leg's stream, once what was said on it is sent. Not answered, nor by `Gone`; nothing
-    /// of that stream is told afterwards.
+    /// Close a leg's stream after its pending words are sent. No answer, no `Gone`, and no later
+    /// event of that stream.
     Hang {
-        /// The leg.
+        /// The leg whose stream closes.
         leg: Leg,
     },
-    /// Have contents where providers can fetch them, those that belong to the plan and the inputs
-    /// of requests alike: `Served` or `NotServed`.
+    /// Make contents of the plan and inputs of requests available to providers. Answer: `Served` or
+    /// `NotServed`.
     Serve {
-        /// Which.
+        /// The contents to serve.
         contents: Vec<ContentId>,
     },
-    /// Fetch an output, and look whether it is a tensor: `Fetched` or `NotFetched`.
+    /// Fetch an output and check that it is a tensor. Answer: `Fetched` or `NotFetched`.
     Fetch {
-        /// The id that the leases of its makers were bought under.
+        /// The id under which the job bought the makers' leases.
         job: JobId,
-        /// Its name.
+        /// The name of the output.
         name: String,
-        /// Which.
+        /// The id of the output.
         id: ContentId,
-        /// Who has it, its maker first; it may be asked for where it comes from soonest.
+        /// The accounts that hold it, its maker first. The shell can choose the quickest source.
         holders: Vec<AccountKey>,
     },
-    /// Offer a content that is here to a provider that did not take it from its maker: `HandedOn`,
-    /// within ten seconds.
+    /// Offer a content held here to a provider that did not accept it from its maker. Answer:
+    /// `HandedOn`, within ten seconds.
     HandOn {
-        /// The id that its lease was bought under.
+        /// The id under which the job bought the provider's lease.
         job: JobId,
-        /// The provider.
+        /// The provider that receives the offer.
         to: AccountKey,
-        /// What.
+        /// The offer of the content.
         offer: Offer,
     },
-    /// Compare two contents that are here: `Compared`.
+    /// Compare two contents held here. Answer: `Compared`.
     Compare {
-        /// One.
+        /// The first content.
         left: ContentId,
-        /// The other.
+        /// The second content.
         right: ContentId,
-        /// How far they may be apart, in parts per million of the greatest element.
+        /// The greatest difference allowed, in parts per million of the greatest element.
         tolerance_ppm: u32,
     },
-    /// Sign a receipt that its provider signed, as the buyer: `Signed`.
+    /// Add the buyer's signature to a receipt that the provider signed. Answer: `Signed`.
     Sign {
-        /// The receipt.
+        /// The receipt to sign.
         receipt: Box<Receipt>,
     },
-    /// Put values on the disk: `Kept` or `NotWritten`.
+    /// Write values to the disk. Answer: `Kept` or `NotWritten`.
     Keep {
-        /// Which.
+        /// The values to keep.
         ids: Vec<ContentId>,
     },
-    /// Put facts down: `Recorded` once they are on the disk, or `NotWritten`.
+    /// Write facts to the journal. Answer: `Recorded` once they are on the disk, or `NotWritten`.
     Record(Vec<Fact>),
-    /// Give an answer to the caller, who writes it where it stays: `Taken` or `NotTaken`.
+    /// Pass an answer to the caller, who stores it. Answer: `Taken` or `NotTaken`.
     Give {
         /// The request's number.
         request: u32,
-        /// The outputs by name; they are here.
+        /// The outputs by name; the shell holds them already.
         outputs: Vec<(String, ContentId)>,
     },
-    /// Something that people see. Not answered.
+    /// Report an event to people. No answer.
     Tell(JobEvent),
-    /// Stop an effect; it is answered no more. Not answered.
+    /// Cancel an effect, which then sends no answer. No answer to this either.
     Stop(Ticket),
-    /// The job is over. Nothing comes after it.
+    /// The job is over. No action follows.
     Over(Box<Outcome>),
 }
 
-/// What a job came to.
+/// The outcome of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// How it ended.
     pub how: End,
-    /// What had failed before and was done without, in order.
+    /// The earlier failures that the job recovered from, in order.
     pub before: Vec<Reason>,
-    /// What it has cost, if the market could be asked.
+    /// The cost of the job; none if no market answered.
     pub spending: Option<Spending>,
-    /// How many leases were ended before their time.
+    /// The number of leases that the job ended early.
     pub leases_ended: u32,
 }
 
-/// What a job has cost, by the market's own books.
+/// The cost of a job according to the market.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spending {
-    /// Paid for what was settled.
+    /// The credits paid for settled leases.
     pub spent: Credits,
-    /// Still in escrow, to be paid or to come back when its lease closes.
+    /// The credits in escrow, which the market pays or returns when each lease closes.
     pub held: Credits,
 }
 
-/// What people see of a job.
+/// An event of a job that people see.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobEvent {
-    /// The leases of an attempt are bought.
+    /// The job bought the leases of an attempt.
     Leased {
-        /// The attempt.
+        /// The attempt's number.
         attempt: u32,
-        /// Provider, lease and what it holds.
+        /// The provider, lease and escrow of each leg.
         leases: Vec<(AccountKey, LeaseId, Credits)>,
     },
-    /// A provider has what it needs of the buyer.
+    /// A provider fetched its contents from the buyer.
     Fetched {
-        /// Who.
+        /// The provider that fetched.
         provider: AccountKey,
-        /// Pieces it needed.
+        /// The number of pieces that it needed.
         pieces: u32,
-        /// How many of them it had already.
+        /// The number of those pieces that it held already.
         held: u32,
-        /// Bytes that were sent.
+        /// The bytes sent to it.
         bytes: u64,
     },
-    /// A provider has compiled its parts.
+    /// A provider compiled its parts.
     Ready {
-        /// Who.
+        /// The provider that compiled.
         provider: AccountKey,
     },
     /// A provider's device runs a part.
     Running {
-        /// Who.
+        /// The provider that runs it.
         provider: AccountKey,
-        /// Which, in words.
+        /// A description of the part.
         part: String,
     },
-    /// A provider is done.
+    /// A provider finished its work.
     Finished {
-        /// Who.
+        /// The provider that finished.
         provider: AccountKey,
     },
-    /// The outputs that were made are here, checked and not yet paid.
+    /// The outputs are here, checked and unpaid.
     Returned,
     /// A receipt has both signatures.
     Signed {
-        /// The leg.
+        /// The leg that the receipt bills.
         leg: Leg,
-        /// The receipt.
+        /// The receipt with both signatures.
         receipt: Box<Receipt>,
     },
-    /// A provider failed; the job goes on without it.
+    /// A provider failed and the job continues without it.
     Retrying {
-        /// Who.
+        /// The provider that failed.
         provider: AccountKey,
-        /// Why.
+        /// The reason of the failure.
         why: Reason,
-        /// How many values are kept of what was computed.
+        /// The number of computed values that the job keeps.
         kept: u32,
     },
-    /// A lease is not paid for.
+    /// The job does not pay for a lease.
     Refused {
-        /// Who provided it.
+        /// The provider of the lease.
         provider: AccountKey,
-        /// Why, as it hears it.
+        /// The reason that the provider receives.
         why: String,
     },
-    /// The market did not end a lease, dispute it or begin its work; its own rules will close it.
+    /// The market did not end a lease, dispute it or begin its work; the market's own rules will
+    /// close it.
     NotCommanded {
-        /// The lease.
+        /// The lease that the command named.
         lease: LeaseId,
-        /// Why not.
+        /// The reason, for people.
         why: String,
     },
 }

@@ -1,4 +1,5 @@
-//! Bids for the leases of a plan: sent once what they may hold is put down, and what came of them.
+//! Bids for the leases of a plan: the core records their possible escrow, sends them and handles
+//! the result.
 
 use souk_market::{AccountKey, Credits, Lease, Millis};
 
@@ -12,18 +13,18 @@ use super::reason::Reason;
 use super::state::{Errand, Phase, Uncertain, Wait};
 use crate::clock::Micros;
 
-/// How often the book is looked at again while a job waits for devices.
+/// How often the core looks at the book again while a job waits for devices.
 pub(super) const BOOK_PERIOD: Micros = Micros::millis(50);
 
-/// How long a gang of which no answer came may still be bought: as long as a batch is valid, and
-/// some more for clocks.
+/// How long the market may still sell a gang after no answer came: as long as a batch is valid,
+/// plus a margin for clocks.
 const UNCERTAIN_FOR: Micros = Micros::seconds(75);
 
 impl JobCore {
-    /// Buys what a plan needs. Where there is a budget it is put down first what that may hold: a
-    /// gang that is on its way when this process ends may be bought after the next one has looked.
-    /// A later life puts its number down in any case: the next one passes over one number of which
-    /// nobody knows, and this life has passed over the one of the life before it.
+    /// Buys the leases of a plan. Under a budget, the core first records their possible escrow,
+    /// because the market may sell a gang in flight after the next life has looked. A resumed job
+    /// always records its number: the next life skips only one unrecorded number, and this life has
+    /// already skipped one.
     pub(super) fn buy(&mut self, errand: Errand, plan: Box<Plan>) {
         let left = self.pursuit(errand).left;
         if let Err(reason) = money::duration(&plan, left) {
@@ -38,14 +39,14 @@ impl JobCore {
         }
     }
 
-    /// Sends the bids of the plan that is to be bought.
+    /// Sends the bids of the plan to buy.
     pub(super) fn send_bids(&mut self, errand: Errand) {
         let left = self.pursuit(errand).left;
         let plan = self.pursuit(errand).plan.take().expect("a plan is bought");
         let duration = money::duration(&plan, left).expect("it was looked at before");
         let id = attempt_id(self.spec.job, self.next_attempt);
         let planned = |it: &AccountKey| plan.legs.iter().any(|leg| leg.listing.provider == *it);
-        // Who is back with a new ask is planned with again.
+        // The plan includes a provider that is back with a new ask.
         let excluded = self.excluded_from(errand);
         let excluded = excluded.iter().map(|it| it.provider);
         let excluded: Vec<AccountKey> = excluded.filter(|it| !planned(it)).collect();
@@ -58,7 +59,8 @@ impl JobCore {
         self.ask(Action::Buy { id, bids }, Wait::Buy(errand));
     }
 
-    /// What the next number would hold, if it is bought in a moment.
+    /// Returns the fact that the next number may hold escrow if the market sells its leases in a
+    /// moment.
     fn may_hold(&mut self, errand: Errand, plan: &Plan) -> Fact {
         let left = self.pursuit(errand).left;
         let duration = money::duration(plan, left).unwrap_or_default();
@@ -99,7 +101,7 @@ impl JobCore {
         }
     }
 
-    /// No answer came to a gang: its leases are taken if they are there.
+    /// Handles a gang without an answer: adopts its leases if they exist.
     pub(super) fn on_adopted(&mut self, errand: Errand, answer: Answer) {
         let leases = match answer {
             Answer::Leases(leases) => leases,
@@ -113,8 +115,8 @@ impl JobCore {
         for lease in &leases {
             self.end_lease(lease.id);
         }
-        // They may be bought a moment later: the number is not used again, and what they would
-        // hold is not spent.
+        // The market may sell them a moment later: the core does not reuse the number, and keeps
+        // their possible escrow unspent.
         let skipped = self.may_hold(errand, &plan);
         if let Fact::Skipped { n, escrow, .. } = skipped {
             let until = self.now.tick.plus(UNCERTAIN_FOR);
@@ -124,13 +126,13 @@ impl JobCore {
         self.record(vec![skipped], Wait::Skip(errand));
     }
 
-    /// It is put down that a number is not used again.
+    /// Continues once the journal says that a number is not used again.
     pub(super) fn on_skipped(&mut self, errand: Errand) {
         self.pause(errand, BOOK_PERIOD);
     }
 }
 
-/// The terms of the leases that a gang came to, by place; none where it is not whole.
+/// Returns the terms of a gang's leases, by place; none if the gang is incomplete.
 fn adopted(plan: &Plan, leases: &[&Lease]) -> Option<Vec<Terms>> {
     if leases.len() != plan.legs.len() {
         return None;
@@ -153,7 +155,7 @@ fn adopted(plan: &Plan, leases: &[&Lease]) -> Option<Vec<Terms>> {
     terms.into_iter().collect()
 }
 
-/// What the market or the node answered that is no answer.
+/// Returns the reason for an answer that reports a failure of the market or the node.
 pub(super) fn unreachable(answer: Answer) -> Reason {
     match answer {
         Answer::NotSeen(why) | Answer::Uncertain(why) => Reason::Unreachable(why),

@@ -1,4 +1,4 @@
-//! The way out: leases are ended, refusals told and disputed, and what it all cost is looked up.
+//! The end of a job: ends leases, reports and disputes refusals, and looks up the total cost.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,13 +10,13 @@ use super::state::{Stage, Timer, Wait};
 use crate::clock::Micros;
 use crate::lease::BuyerWord;
 
-/// How soon it is looked again where the market was not reached.
+/// The pause before the core looks again after an unreachable market.
 const LOOK_PERIOD: Micros = Micros::seconds(1);
 
-/// How often it is looked for what still runs: what is not ended by then ends with its time.
+/// How often the core looks for running leases: those left by then end with their time.
 const LOOKS_MAX: u32 = 4;
 
-/// The way out.
+/// The state of a job's end.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Ending {
     pub how: End,
@@ -28,17 +28,17 @@ pub(super) struct Ending {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum EndingStep {
-    /// What is under way is ended.
+    /// The core ends the work under way.
     Closing,
-    /// It is looked for what still runs.
+    /// The core looks for leases that still run.
     Looking,
-    /// It is put down.
+    /// The core records the end.
     Recording,
     Over,
 }
 
 impl JobCore {
-    /// The job is over, and nothing that was not begun is begun.
+    /// Ends the job: no new work begins.
     pub(super) fn end(&mut self, how: End) {
         if self.ending.is_some() {
             return;
@@ -67,7 +67,7 @@ impl JobCore {
         let state = attempt.leg(leg.place);
         let (has_started, is_told) = (state.has_started, state.is_disputed);
         match state.stage {
-            // Nobody is here any more when it notes something: it is paid for what was seen of it.
+            // No buyer will answer its notes, so the leg gets paid by the buyer's observations.
             Stage::Working => {
                 let is_unseen = has_started && state.made.is_empty();
                 self.effect(Action::Say {
@@ -76,8 +76,8 @@ impl JobCore {
                 });
                 self.let_go(leg, is_unseen);
             }
-            // A result that is right stays with its provider, who is paid when the job goes on, or
-            // notes it.
+            // A right result stays with its provider. The buyer pays for it when the job resumes,
+            // or the provider notes it.
             Stage::Finished => {
                 let is_open = has_started && !attempt.is_borne_out(leg.place);
                 self.let_go(leg, is_open || is_told);
@@ -88,7 +88,7 @@ impl JobCore {
         }
     }
 
-    /// Goes as far out as it can.
+    /// Takes the steps towards the end that need no answer.
     pub(super) fn step_out(&mut self) {
         let ending = self.ending.as_ref().expect("it ends");
         if ending.step != EndingStep::Closing || !self.waits.is_empty() {
@@ -107,7 +107,7 @@ impl JobCore {
         self.ending.as_mut().expect("it ends").step = step;
     }
 
-    /// What the log has of the job: what it cost, and what nobody here knew of.
+    /// Reads the log's view of the job: its cost, and leases that the core did not know.
     pub(super) fn on_last_seen(&mut self, answer: Answer) {
         let ending = self.ending.as_mut().expect("it ends");
         ending.looks += 1;

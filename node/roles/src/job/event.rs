@@ -1,4 +1,4 @@
-//! What happens to a job.
+//! The events that happen to a job, and the answers to its actions.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{Acceptance, AccountKey, Lease, Receipt, Refusal, Trade};
@@ -16,108 +16,107 @@ pub struct Leg {
     pub place: u32,
 }
 
-/// Everything that can happen to a job.
+/// An event that happens to a job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// One more request, with all of the job's inputs, which can be fetched from here. Numbers rise
-    /// from one to the next, and no more than the window are given that were not taken back as
-    /// answers.
+    /// One more request with all of the job's inputs, which providers can fetch from here. Numbers
+    /// rise. The caller must not send more than the window allows beyond the answers it took.
     NewRequest {
-        /// The request.
+        /// The request with its inputs.
         request: Request,
-        /// How many times as much it brings as the inputs that were planned with.
+        /// Its size as a multiple of the planned inputs.
         size: u32,
     },
-    /// No request comes any more.
+    /// No more requests follow.
     NoMore,
     /// The user stops the job.
     Cancel,
-    /// The provider of a leg said something.
+    /// The provider of a leg sent a word.
     Said {
-        /// The leg.
+        /// The leg of the provider.
         leg: Leg,
-        /// What.
+        /// The provider's word.
         word: ProviderWord,
     },
-    /// A leg's provider was not reached, went away or said what is no word. Nothing of that stream
-    /// is told afterwards.
+    /// A leg's provider was unreachable, disconnected or sent an invalid word. No event of that
+    /// stream follows.
     Gone {
-        /// The leg.
+        /// The leg of the provider.
         leg: Leg,
-        /// How, for people.
+        /// The reason, for people.
         why: String,
     },
-    /// A followed lease stands like this now.
+    /// The new state of a followed lease.
     Changed(Box<Lease>),
-    /// A moment that was asked for is here.
+    /// A moment that the core requested is here.
     Woke,
-    /// An effect came to this.
+    /// The answer to an effect.
     Answer {
-        /// Which.
+        /// The effect's ticket.
         ticket: Ticket,
-        /// What.
+        /// The answer to that effect.
         answer: Answer,
     },
 }
 
-/// What an effect came to. Which answers an action has stands at the action.
+/// The answer to an effect. Each [`super::Action`] lists its answers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
     /// A plan.
     Planned(Box<Plan>),
-    /// There is none.
+    /// The planner found no plan.
     NotPlanned {
-        /// Why.
+        /// The reason, with its kind.
         why: NoPlan,
-        /// Whether it may be otherwise a moment later.
+        /// Whether a plan may exist a moment later.
         passes: bool,
     },
     /// A trade for each bid, in their order.
     Bought(Vec<Trade>),
-    /// Nothing was bought.
+    /// The market sold no lease.
     NotBought(Refusal),
-    /// No answer came, or the nonce was used: it may have been bought, now or soon.
+    /// No answer came, or the nonce was used: the market may have sold the leases, or may still.
     Uncertain(String),
-    /// Every lease under the ids that were looked at, closed ones too as far as the log has them.
+    /// Every lease under the requested ids, including closed ones that the log still has.
     Leases(Vec<Lease>),
-    /// The log could not be asked.
+    /// The log did not answer.
     NotSeen(String),
-    /// Where the providers are.
+    /// The contacts of the providers.
     Found(Vec<Contact>),
-    /// Nobody knows where this one is.
+    /// No validator knows the address of this provider.
     NotFound(AccountKey),
-    /// What the market made of a command. A lease that is closed already, a nonce that was used
-    /// and a note that is not open count as done.
+    /// The market's result for a command. A lease that is closed already, a used nonce and a note
+    /// that is not open count as success.
     Commanded(Result<(), CommandError>),
-    /// The contents can be fetched from here.
+    /// Providers can fetch the contents from here.
     Served,
-    /// They cannot: there is no room.
+    /// The contents cannot be served: this node has no room.
     NotServed(String),
     /// The content is here, and is a tensor.
     Fetched,
-    /// It is not.
+    /// The content is not here, or is no tensor.
     NotFetched(FetchFault),
-    /// The other provider took it, or why not.
+    /// The other provider accepted the tensor, or why not.
     HandedOn(Result<(), String>),
-    /// Whether two contents are the same but for rounding.
+    /// Whether two contents are equal within the tolerance.
     Compared(bool),
     /// The receipt with both signatures.
     Signed(Box<Receipt>),
     /// The values are on the disk.
     Kept,
-    /// The facts are on the disk, and all that were given before them.
+    /// These facts and all earlier ones are on the disk.
     Recorded,
     /// Values or facts may not be on the disk.
     NotWritten(String),
-    /// The caller has the answer where it stays.
+    /// The caller has stored the answer.
     Taken,
-    /// The caller wants neither this answer nor any other.
+    /// The caller wants no more answers.
     NotTaken,
 }
 
 impl Answer {
-    /// What the market's answer to a command means to a job: what is done already, by whomever,
-    /// counts as done.
+    /// Converts the market's result for a command into an answer. A command whose effect exists
+    /// already counts as success.
     #[must_use]
     pub fn commanded(result: Result<Acceptance, Refusal>) -> Answer {
         Answer::Commanded(match result {
@@ -133,10 +132,10 @@ impl Answer {
     }
 }
 
-/// Why the market did not do what was commanded.
+/// Why the market did not carry out a command.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CommandError {
-    /// It refused.
+    /// The market refused it.
     Refused(Refusal),
     /// No answer came.
     Unreachable(String),
@@ -145,8 +144,8 @@ pub enum CommandError {
 /// Why a content is not here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FetchFault {
-    /// Nobody gave it.
+    /// No holder sent it.
     Lost(String),
-    /// It came, and is no tensor.
+    /// It arrived, and is no tensor.
     NoTensor(String),
 }

@@ -1,10 +1,10 @@
-//! Leases are made longer while a run goes on of which nobody knew beforehand how long it takes.
+//! Extension of leases during a run whose length is unknown beforehand.
 //!
-//! Half-way through what is left of its leases an attempt is looked at. Where such a run is under
-//! way, each lease is made twice as long: within its ask, what is left of the budget, the job's own
-//! deadline, and the time that the user is willing to wait for such a run. The market is asked
-//! first what the job has spent and holds, as before any purchase, and nothing is bought meanwhile.
-//! A lease is longer once the market says so, whatever became of the command.
+//! The core checks an attempt half-way through the rest of its leases. If such a run is under way,
+//! it doubles the length of each lease, within its ask, the rest of the budget, the job's own
+//! deadline, and the time that the user is willing to wait for such a run. As before any purchase,
+//! it first asks the market for the job's cost and escrow, and it buys nothing meanwhile. A lease
+//! is longer once the market reports so, whatever the result of the command.
 
 use souk_market::{Command, Credits, Lease, LeaseId, Millis};
 
@@ -15,20 +15,20 @@ use super::running::until;
 use super::state::{Attempt, Judging, LegState, Stage, Timer, Wait};
 use crate::clock::{Micros, Now};
 
-/// When, of what is left of its leases, an attempt is looked at, sends no request any more, and
-/// awaits no answer any more: in thirtieths.
+/// When an attempt is checked, sends its last request, and stops waiting for answers: in thirtieths
+/// of the rest of its leases.
 const EXTEND_AT: u64 = 15;
 const SEND_UNTIL: u64 = 20;
 const AWAIT_UNTIL: u64 = 27;
 
-/// An extension shorter than this is not worth its command.
+/// The shortest extension that is worth its command.
 const EXTENSION_MIN: Millis = Millis(1_000);
 
-/// How soon it is tried again where something is being bought.
+/// The pause before a retry while a purchase is under way.
 const BUYING_PAUSE: Micros = Micros::millis(500);
 
 impl JobCore {
-    /// Sets the moments of an attempt by the first of its leases to end.
+    /// Sets the timers of an attempt by the first of its leases to end.
     pub(super) fn set_lease_timers(&mut self, n: u32) {
         let (tick, log) = (self.now.tick, self.now.log);
         let attempt = self.attempts.get(&n).expect("it runs");
@@ -44,7 +44,7 @@ impl JobCore {
         }
     }
 
-    /// Half of what was left of an attempt's leases is over.
+    /// Handles the half-way moment of an attempt's leases.
     pub(super) fn on_half_over(&mut self, n: u32) {
         let attempt = self.attempts.get(&n);
         if !attempt.is_some_and(Attempt::is_worth_more_time) {
@@ -59,10 +59,11 @@ impl JobCore {
         self.ask(Action::Look { ids }, Wait::LookToExtend(n));
     }
 
-    /// What the job has spent and holds is known: its leases are made longer within the rest.
+    /// Extends the leases within the rest of the budget, now that the job's cost and escrow are
+    /// known.
     pub(super) fn on_looked_to_extend(&mut self, n: u32, answer: Answer) {
         let Answer::Leases(leases) = answer else {
-            // Its leases end as they were bought.
+            // Without an answer, the leases end at their present deadlines.
             return;
         };
         let Some(attempt) = self.attempts.get(&n).filter(|it| it.is_worth_more_time()) else {
@@ -87,7 +88,7 @@ impl JobCore {
         let passed = self.now.tick.since(self.begun);
         let deadline = self.spec.limits.deadline;
         let of_deadline = deadline.map(|deadline| Millis(deadline.since(passed).0 / 1_000));
-        // Each lease's escrow is rounded up.
+        // The market rounds each lease's escrow up.
         let count = leases.len() as u64;
         let per_second: u64 = leases.iter().map(|lease| lease.price.0).sum();
         let affordable = left.map(|left| {
@@ -111,7 +112,7 @@ impl JobCore {
         }
     }
 
-    /// An earlier life may have made the leases of an attempt longer.
+    /// Takes the deadlines from the market, because an earlier life may have extended the leases.
     pub(super) fn take_deadlines(&mut self, n: u32, leases: &[Lease]) {
         let Some(attempt) = self.attempts.get_mut(&n) else {
             return;
@@ -123,7 +124,7 @@ impl JobCore {
         }
     }
 
-    /// The market says until when the lease of a leg at work is.
+    /// Takes the market's deadline for the lease of a leg at work.
     pub(super) fn on_prolonged(&mut self, leg: Leg, deadline: Millis) {
         let attempt = self.attempt(leg.attempt);
         let terms = &mut attempt.legs[leg.place as usize].terms;
@@ -138,12 +139,13 @@ impl JobCore {
 }
 
 impl LegState {
-    /// When the lease ends at the latest, as far as its buyer can know.
+    /// Returns the latest possible end of the lease, as far as its buyer can know.
     pub(super) fn ends_at_most(&self) -> Millis {
         self.terms.deadline.max(self.span.asked_until)
     }
 
-    /// How long its device has been held at most: the log's clock is an estimate and may go back.
+    /// Returns the longest time that its device can have been held: the log's clock is an estimate
+    /// and can go back.
     pub(super) fn held_at(&self, now: Now) -> Millis {
         let by_log = now.log.since(self.terms.start);
         by_log.max(self.span.held_at(now.tick))
@@ -151,12 +153,12 @@ impl LegState {
 }
 
 impl Attempt {
-    /// Whether only a run tells of some part how long it takes.
+    /// Returns whether the length of some part is unknown before it runs.
     fn has_open_ended(&self) -> bool {
         self.plan.parts.iter().any(|part| part.is_open_ended)
     }
 
-    /// Whether a part of a leg is one of those.
+    /// Returns whether the length of a leg's part is unknown before it runs.
     pub(super) fn is_open_ended(&self, leg: Leg, part: u32) -> bool {
         let mut parts = self.plan.parts_at(leg.place);
         parts
@@ -164,7 +166,7 @@ impl Attempt {
             .is_some_and(|(_, part)| part.is_open_ended)
     }
 
-    /// Whether it runs, and nothing of it was lost or is to be ended.
+    /// Returns whether it runs with no losses and no leg to end.
     fn is_worth_more_time(&self) -> bool {
         let is_at_work =
             |leg: &LegState| leg.stage == Stage::Working && leg.limit.is_none() && !leg.has_stalled;

@@ -1,9 +1,9 @@
-//! What a job puts down, and what it finds when it goes on.
+//! The facts that a job records, and the past that it reads when it resumes.
 //!
-//! A fact is on the disk before others can see what follows from it: [`Fact::Began`] before the
-//! first lease is bought, [`Fact::Attempt`] before the first provider is told what to do,
-//! [`Fact::Right`] before a receipt is signed, [`Fact::Refused`] before its provider hears of it.
-//! Leases that no fact names are found by their ids, since those follow from the job's own.
+//! A fact is on the disk before others can see its consequence: [`Fact::Began`] before the job buys
+//! its first lease, [`Fact::Attempt`] before it sends work to the first provider, [`Fact::Right`]
+//! before it signs a receipt, [`Fact::Refused`] before the provider learns of it. The job can find
+//! leases that no fact names, because their ids follow from the job's id.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,96 +18,96 @@ use super::plan::{Exclusion, Plan};
 use super::reason::Reason;
 use crate::lease::Request;
 
-/// One fact of a job's journal.
+/// One fact in a job's journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum Fact {
     /// The job is about to buy.
     Began {
-        /// Its id.
+        /// The job's id.
         job: JobId,
-        /// What it is about: model and inputs.
+        /// The id of its subject: model and inputs.
         subject: ContentId,
-        /// The caller's own words, not looked into.
+        /// The caller's command, which the job does not interpret.
         command: String,
-        /// When.
+        /// The time of the record.
         at: Millis,
     },
-    /// Leases were bought, and their providers are about to be told.
+    /// The job bought leases and is about to send work to their providers.
     Attempt {
-        /// Its number.
+        /// The attempt's number.
         n: u32,
-        /// Whether it decides about an earlier one, and does nothing of the job.
+        /// Whether the attempt only decides a question of an earlier one.
         is_check: bool,
-        /// What runs where.
+        /// The plan: which leg runs which parts.
         plan: Box<Plan>,
-        /// What was bought, by place.
+        /// The terms of the leases, by place.
         terms: Vec<Terms>,
-        /// The first request that is sent.
+        /// The first request that the job sends.
         first: Request,
-        /// Whether no other follows.
+        /// Whether no other request follows.
         last: bool,
     },
-    /// Nobody was told anything under this number, and unless an attempt follows it is not used
-    /// again: whether leases were bought is not known, or they were ended at once.
+    /// The job sent no work under this number and, unless an attempt follows, does not reuse it: it
+    /// ended the leases at once, or does not know whether it bought any.
     Skipped {
-        /// The number.
+        /// The number of the attempt.
         n: u32,
-        /// What its leases would hold, if they are bought after all.
+        /// The escrow that its leases hold if the market does sell them.
         escrow: Credits,
-        /// Until when that may be.
+        /// The last moment at which the market can sell them.
         until: Millis,
     },
-    /// A provider is done without.
+    /// The job excludes a provider.
     Excluded {
-        /// Who.
+        /// The provider that the job excludes.
         provider: AccountKey,
-        /// The ask after which it is not any more.
+        /// The ask that the exclusion covers; a later ask ends the exclusion.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ask: Option<OrderId>,
-        /// Why, as a word.
+        /// The reason, as one word.
         why: String,
     },
     /// A value of a request is on the disk.
     Kept {
-        /// What was asked, by [`request_id`].
+        /// The id of the request, from [`request_id`].
         request: ContentId,
         /// The value's name.
         name: String,
-        /// The value.
+        /// The id of the value.
         id: ContentId,
     },
-    /// A request is answered.
+    /// The job answered a request.
     Answered {
-        /// What was asked, by [`request_id`].
+        /// The id of the request, from [`request_id`].
         request: ContentId,
         /// The attempt that answered it.
         attempt: u32,
         /// The outputs by name.
         outputs: Vec<(String, ContentId)>,
     },
-    /// What a lease gave is here and right: it is paid for.
+    /// The result of a lease is here and right, so the job pays for it.
     Right {
-        /// What is signed, with the provider's signature.
+        /// The receipt to sign, with the provider's signature.
         receipt: Box<Receipt>,
     },
-    /// What a lease gave is not paid for.
+    /// The job does not pay for the result of a lease.
     Refused {
-        /// The lease.
+        /// The lease that the job refuses.
         lease: LeaseId,
-        /// Why, as its provider hears it.
+        /// The reason that the provider receives.
         why: String,
     },
-    /// A lease is closed, and what it cost: logs forget that.
+    /// A lease closed. The job records its cost because logs forget it.
     Closed {
-        /// The lease.
+        /// The lease that closed.
         lease: LeaseId,
-        /// What was paid for it.
+        /// The amount that the buyer paid for it.
         cost: Credits,
     },
-    /// The job is over.
+    /// The job ended.
     Over {
-        /// How.
+        /// How the job ended.
         how: End,
     },
 }
@@ -116,32 +116,32 @@ pub enum Fact {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
-    /// Every request is answered.
+    /// The job answered every request.
     Done,
-    /// It was stopped by its user, or its answers were not wanted any more.
+    /// The user stopped it, or the caller wanted no more answers.
     Cancelled,
-    /// It could not be done.
+    /// The job failed.
     Failed(Reason),
 }
 
-/// A lease as it was bought.
+/// The terms of a lease when the job bought it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// The lease.
+    /// The lease that these terms describe.
     pub lease: LeaseId,
-    /// Who provides.
+    /// The account that provides the device.
     pub provider: AccountKey,
-    /// The ask it came from.
+    /// The ask that the purchase matched.
     pub ask: OrderId,
-    /// Price per device-second.
+    /// The price per device-second.
     pub price: Price,
-    /// How many units.
+    /// The number of units that the lease covers.
     pub quantity: Units,
-    /// What it held in escrow at first.
+    /// The first amount in escrow.
     pub escrow: Credits,
-    /// When it starts.
+    /// The moment when it starts.
     pub start: Millis,
-    /// When it ends.
+    /// The moment when it ends.
     pub deadline: Millis,
 }
 
@@ -175,8 +175,8 @@ impl From<&Lease> for Terms {
     }
 }
 
-/// The id that attempt `n` of a job buys its leases under: whoever knows the job knows where to
-/// look for them.
+/// Returns the id under which attempt `n` of a job buys its leases. Anyone who knows the job can
+/// derive it.
 #[must_use]
 pub fn attempt_id(job: JobId, n: u32) -> JobId {
     if n == 0 {
@@ -187,7 +187,7 @@ pub fn attempt_id(job: JobId, n: u32) -> JobId {
     JobId(*ContentId::of(&words).as_bytes())
 }
 
-/// What names a request: its inputs and what they are called.
+/// Returns the id of a request, from its inputs and their names.
 #[must_use]
 pub fn request_id(inputs: &[(String, ContentId)]) -> ContentId {
     let sorted: BTreeMap<&String, &ContentId> = inputs.iter().map(|(n, id)| (n, id)).collect();
@@ -200,43 +200,43 @@ pub fn request_id(inputs: &[(String, ContentId)]) -> ContentId {
     ContentId::of(&words)
 }
 
-/// What a job did in its earlier lives.
+/// The history of a job's earlier lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Past {
-    /// The job's id and what it is about, once it began.
+    /// The ids of the job and of its subject, once it began.
     pub began: Option<(JobId, ContentId)>,
-    /// Its attempts by number.
+    /// The attempts by number.
     pub attempts: BTreeMap<u32, PastAttempt>,
-    /// The numbers that were skipped, what each may hold, and until when it may be bought.
+    /// The skipped numbers, each with its possible escrow and the last moment of its purchase.
     pub skipped: BTreeMap<u32, (Credits, Millis)>,
-    /// Providers it does without.
+    /// The providers that the job excludes.
     pub excluded: Vec<Exclusion>,
-    /// Values that are on the disk, by what was asked.
+    /// The values on the disk, by request id.
     pub kept: BTreeMap<ContentId, BTreeMap<String, ContentId>>,
-    /// What was answered: the attempt and the outputs, by what was asked.
+    /// The answers, by request id: the attempt and the outputs.
     pub answered: BTreeMap<ContentId, PastAnswer>,
-    /// What is paid for, as its provider signed it.
+    /// The receipts of the leases that the job pays, as their providers signed them.
     pub right: BTreeMap<LeaseId, Receipt>,
-    /// What is not, and why.
+    /// The leases that the job refused, each with its reason.
     pub refused: BTreeMap<LeaseId, String>,
-    /// What leases cost that are closed.
+    /// The costs of closed leases.
     pub closed: BTreeMap<LeaseId, Credits>,
-    /// How its last life ended, if that was told.
+    /// How the last life ended, if the journal says so.
     pub over: Option<End>,
 }
 
 /// An attempt of an earlier life.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PastAttempt {
-    /// Whether it decided about an earlier one.
+    /// Whether it only decided a question of an earlier attempt.
     pub is_check: bool,
-    /// What ran where.
+    /// The plan: which leg ran which parts.
     pub plan: Box<Plan>,
-    /// What was bought, by place.
+    /// The terms of the leases, by place.
     pub terms: Vec<Terms>,
-    /// The first request that was sent.
+    /// The first request that the job sent.
     pub first: Request,
-    /// Whether no other followed.
+    /// Whether no other request followed.
     pub last: bool,
 }
 
@@ -250,7 +250,7 @@ pub struct PastAnswer {
 }
 
 impl Past {
-    /// What facts come to, in the order in which they were put down.
+    /// Folds facts, in the order of their records, into the past that they describe.
     #[must_use]
     pub fn fold(facts: impl IntoIterator<Item = Fact>) -> Past {
         let mut past = Past::default();
@@ -260,7 +260,7 @@ impl Past {
         past
     }
 
-    /// Where a lease stood in its attempt.
+    /// Returns the leg of a lease in its attempt.
     pub(super) fn leg_of(&self, lease: LeaseId) -> Option<Leg> {
         self.attempts.iter().find_map(|(attempt, past)| {
             let place = past.terms.iter().position(|terms| terms.lease == lease)?;
@@ -270,7 +270,7 @@ impl Past {
         })
     }
 
-    /// Takes in the next fact.
+    /// Applies the next fact.
     pub fn take(&mut self, fact: Fact) {
         match fact {
             Fact::Began { job, subject, .. } => {
@@ -291,7 +291,7 @@ impl Past {
                     first,
                     last,
                 };
-                // What it may hold was put down before it was bought.
+                // A fact from before the purchase says how much the attempt may hold.
                 self.skipped.remove(&n);
                 self.attempts.entry(n).or_insert(attempt);
             }
@@ -325,7 +325,7 @@ impl Past {
         }
     }
 
-    /// The number of an attempt that nobody knows of: leases may have been bought under the one
+    /// Returns the first unused attempt number. The job may have bought leases under the number
     /// before it.
     #[must_use]
     pub fn next_attempt(&self) -> u32 {
@@ -334,14 +334,14 @@ impl Past {
         known.max(skipped).map_or(1, |n| n.saturating_add(2))
     }
 
-    /// Who made the answers of an attempt.
+    /// Returns the providers of an attempt's legs.
     pub(super) fn makers(&self, attempt: u32) -> Vec<AccountKey> {
         let terms = self.attempts.get(&attempt).map(|past| &past.terms);
         let terms = terms.into_iter().flatten();
         terms.map(|terms| terms.provider).collect()
     }
 
-    /// The tensors that answers of an attempt are made of, by name.
+    /// Returns the tensors in the answers of an attempt, by name.
     #[must_use]
     pub fn answered_by(&self, attempt: u32) -> BTreeMap<&str, BTreeSet<ContentId>> {
         let mut told = BTreeMap::<&str, BTreeSet<ContentId>>::new();

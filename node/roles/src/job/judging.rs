@@ -1,8 +1,8 @@
-//! The end of an attempt: which results are right, what of them is kept, and who decides.
+//! The end of an attempt: decides which results are right, which values to keep and whom to pay.
 //!
-//! Two runs of a part read the same inputs, so honest results agree within rounding. Where they do
-//! not, or where only one of the two came to its end, a third provider runs the part; whoever
-//! agrees with it is paid, whoever does not is not.
+//! Two runs of a part read the same inputs, so honest results agree within rounding. If they
+//! differ, or only one of the two completed, a third provider runs the part. The buyer pays the
+//! providers that agree with the third run and no others.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +16,17 @@ use super::reason::Reason;
 use super::state::{Attempt, Errand, Judging, Progress, Pursuit, Question, Stage, Timer, Wait};
 use super::{Check, JobCore, comparing, lineage};
 
-/// The request that an attempt leaves, if its values are worth keeping.
+/// The request that an attempt leaves unanswered, if its values are worth keeping.
 #[derive(Clone, Copy)]
 struct LeftRequest {
-    /// Its number in the attempt.
+    /// The request's number in the attempt.
     made_as: u32,
-    /// Its number in the job.
+    /// The request's number in the job.
     number: u32,
 }
 
 impl JobCore {
-    /// Goes a step on with an attempt whose legs are over; whether it did.
+    /// Takes one step with an attempt whose legs are over. Returns whether it did.
     pub(super) fn judge(&mut self, n: u32) -> bool {
         let attempt = self.attempt(n);
         let (judging, is_over) = (
@@ -90,20 +90,22 @@ impl JobCore {
         true
     }
 
-    /// Whether nothing is awaited of an attempt.
+    /// Returns whether no answer of an attempt is pending.
     fn is_at_rest(&self, n: u32) -> bool {
         let mut waits = self.waits.iter();
         !waits.any(|wait| wait.attempt() == Some(n)) && !self.is_comparing(n)
     }
 
-    /// Of one request it is known soon; a resumed job may not have heard of it yet.
+    /// Returns whether the core knows which request is left; a resumed job may not have received it
+    /// yet.
     fn is_known_what_is_left(&self, n: u32) -> bool {
         let is_resumed = self.attempts.get(&n).is_some_and(|it| it.is_resumed);
         let has_heard = self.no_more || !self.requests.is_empty();
         !is_resumed || self.spec.requests > 1 || has_heard
     }
 
-    /// Every conversation is over: receipts are held against what was bought and given.
+    /// Closes an attempt whose conversations are over, and checks each receipt against the
+    /// purchase.
     fn close_run(&mut self, n: u32) {
         for timer in [
             Timer::SendUntil(n),
@@ -141,8 +143,8 @@ impl JobCore {
         }
     }
 
-    /// The request that is left of an attempt, where its values help: it is the only one that is
-    /// left of the job, or two runs of it are unlike.
+    /// Returns the request that is left of an attempt, if its values help: it is the only one left
+    /// of the job, or two of its runs differ.
     fn left(&self, n: u32) -> Option<LeftRequest> {
         let attempt = self.attempts.get(&n)?;
         if attempt.errand == Errand::Check {
@@ -153,7 +155,7 @@ impl JobCore {
         let is_alone = open.next().is_none() && (self.no_more || self.spec.requests == 1);
         let is_broken = attempt.progress.get(&number) == Some(&Progress::Broken);
         if attempt.is_resumed && self.spec.sequences > 0 {
-            // What it brought does not say which step of the session it was.
+            // The inputs do not show which step of the session the request was.
             return None;
         }
         if attempt.is_resumed {
@@ -169,7 +171,7 @@ impl JobCore {
         })
     }
 
-    /// The parts of what is left whose two runs do not bear each other out.
+    /// Asks about the parts of the request left whose two runs do not confirm each other.
     fn ask_questions(&mut self, n: u32) {
         if self.attempt(n).is_resumed {
             self.attempt(n).taint_what_nobody_bears_out();
@@ -194,7 +196,7 @@ impl JobCore {
                 .collect();
             let is_alike = attempt.alike.get(&(request, part)) == Some(&true);
             if !is_usable(&first) && !is_alike {
-                // Nobody says any more whether what others read of it was right, said or not.
+                // No leg can still show whether the value that other parts read was right.
                 tainted.extend(lineage::readers(&attempt.plan, part));
             }
             if runs.is_empty() || (runs.len() == 2 && is_alike) {
@@ -221,13 +223,13 @@ impl JobCore {
         attempt.questions = questions;
     }
 
-    /// Goes a step on with an attempt's first question; whether it did.
+    /// Takes one step with an attempt's first question. Returns whether it did.
     fn decide_question(&mut self, n: u32) -> bool {
         let attempt = self.attempt(n);
         let question = attempt.questions[0].clone();
         let is_usable = |place: &u32| attempt.is_usable(*place, question.request, question.part);
         if question.third.is_none() && !question.runs.keys().any(is_usable) {
-            // Nobody is left who is to be decided about, nor to say what others read of it.
+            // No run is left to decide about, and none to show what other parts read of it.
             attempt.questions.remove(0);
             attempt.taint(lineage::readers(&attempt.plan, question.part));
             return true;
@@ -252,7 +254,7 @@ impl JobCore {
         }
     }
 
-    /// Has a third provider run the part, from what both runs read.
+    /// Starts a third run of the part on the inputs that both runs read.
     fn begin_check(&mut self, n: u32, question: &Question) {
         let asked = self.requests.values().find(|asked| !asked.is_given);
         let readable = asked.map(|asked| asked.readable()).unwrap_or_default();
@@ -284,7 +286,7 @@ impl JobCore {
             inputs,
             pursuit,
         });
-        // The third is given them from here.
+        // This buyer serves these inputs to the third provider.
         for (leg, name, id) in made {
             let of = self.attempt(n);
             let holders = comparing::holders(of, leg.place, question.request, &name, id);
@@ -296,14 +298,15 @@ impl JobCore {
         }
     }
 
-    /// Nobody can say any more what the part in question was made from: it is made again.
+    /// Drops the question, because no leg can still give the inputs of the part; a later attempt
+    /// repeats it.
     fn leave_question(&mut self, n: u32) {
         let attempt = self.attempt(n);
         let question = attempt.questions.remove(0);
         attempt.taint(lineage::after(&attempt.plan, question.part));
     }
 
-    /// What a third run is given came from its maker, or did not.
+    /// Handles an input of a third run that its maker sent or did not send.
     pub(super) fn on_given_fetched(&mut self, leg: Leg, name: String, answer: Answer) {
         match answer {
             Answer::Fetched => {}
@@ -367,7 +370,7 @@ impl JobCore {
             .filter(|(_, agrees)| !**agrees)
             .map(|(place, _)| *place)
             .collect();
-        // Where one of the two runs was lost, a third that differs is one word against another.
+        // If one of the two runs was lost, a third that differs is one claim against another.
         let is_split = !wrong.is_empty() && wrong.len() == question.runs.len();
         for place in &wrong {
             let leg = Leg {
@@ -394,16 +397,16 @@ impl JobCore {
         let attempt = self.attempt(n);
         let first = attempt.plan.parts[question.part as usize].leg;
         if wrong.contains(&first) {
-            // What reads it was fed wrongly, second runs too.
+            // The readers of the wrong value have wrong inputs, second runs included.
             attempt.taint(lineage::after(&attempt.plan, question.part));
             attempt.right.extend(third);
         } else if !question.runs.contains_key(&first) {
-            // What others read of it is not what was decided about.
+            // Other parts read a value of the lost run, which the third run did not check.
             attempt.taint(lineage::readers(&attempt.plan, question.part));
         }
     }
 
-    /// Fetches what of the request that is left is right and read by what is still to be run.
+    /// Fetches the right values of the request left that remaining parts or the caller need.
     fn fetch_what_is_left(&mut self, n: u32) {
         let Some(left) = self.left(n) else {
             return;
@@ -463,7 +466,7 @@ impl JobCore {
         asked.values.extend(right);
     }
 
-    /// Puts down what is kept and who is right, before anything is signed.
+    /// Records the kept values and the right legs, before the core signs any receipt.
     fn put_down(&mut self, n: u32) {
         let mut facts = Vec::new();
         if let Some(left) = self.left(n) {
@@ -478,7 +481,7 @@ impl JobCore {
         }
         for leg in &mut self.attempt(n).legs {
             match (leg.stage, leg.is_disputed) {
-                // Its lease is closed: it was too late for what is right to be paid.
+                // The core disputed this lease: its right result came too late for payment.
                 (Stage::Finished, true) => leg.stage = Stage::Refused,
                 (Stage::Finished, false) => {
                     leg.stage = Stage::Right;
@@ -495,7 +498,7 @@ impl JobCore {
         }
     }
 
-    /// Who is paid is paid: what is left is for the next attempt.
+    /// Concludes an attempt whose payments are done, and leaves the rest to the next one.
     fn conclude(&mut self, n: u32) {
         let attempt = self.attempt(n);
         let (errand, is_resumed) = (attempt.errand, attempt.is_resumed);
@@ -521,14 +524,15 @@ impl JobCore {
 }
 
 impl Attempt {
-    /// Parts read what is wrong, or may be: they are neither kept nor asked about.
+    /// Marks parts that read a wrong or doubtful value: the core neither keeps them nor asks about
+    /// them.
     fn taint(&mut self, parts: Vec<u32>) {
         self.questions.retain(|later| !parts.contains(&later.part));
         self.tainted.extend(parts);
     }
 
-    /// Of an attempt of an earlier life nobody is asked who is right of two runs: whatever reads a
-    /// value that they do not agree on is not kept, though two agree on what they made of it.
+    /// Taints, in an attempt of an earlier life, every reader of a value that two runs disagree on,
+    /// because no third run decides there. That holds even if the readers' own two runs agree.
     fn taint_what_nobody_bears_out(&mut self) {
         let Some(request) = self.sent.first().copied() else {
             return;
@@ -542,11 +546,11 @@ impl Attempt {
         }
     }
 
-    /// Who has what a part gave for a request, if it is right.
+    /// Returns a place that holds the outputs of a part for a request, if they can be used.
     fn holder(&self, request: u32, part: u32) -> Option<u32> {
         let first = self.plan.parts[part as usize].leg;
         let second = self.plan.second_of(first);
-        // Of a resumed attempt nobody is asked who is right of two.
+        // In a resumed attempt no third run decides between two.
         let is_alone = self.is_resumed && second.is_some();
         if is_alone && self.alike.get(&(request, part)) != Some(&true) {
             return None;
@@ -555,7 +559,7 @@ impl Attempt {
         places.find(|place| self.is_usable(*place, request, part))
     }
 
-    /// The requests that some leg made something of.
+    /// Returns the requests for which some leg made an output.
     pub(super) fn requests_made(&self) -> Vec<u32> {
         let made = self.legs.iter().flat_map(|leg| leg.made.keys());
         let made: std::collections::BTreeSet<u32> = made.copied().collect();

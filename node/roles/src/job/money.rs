@@ -1,4 +1,4 @@
-//! How long leases are bought for, and what is left of a budget.
+//! The length of leases, and the rest of a budget.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,15 @@ use super::reason::Reason;
 use super::spec::Limits;
 use crate::clock::Micros;
 
-/// Time for sending, compiling and settling on top of four times the planned time.
+/// The time for sending, compiling and settling, on top of four times the planned time.
 const ALLOWANCE: Millis = Millis(15_000);
 
-/// The shortest allowance that a small budget may press it down to, on top of one and a half times
-/// the planned time: what a small job takes from the trade to the receipt on an idle machine,
-/// twice.
+/// The least allowance under a small budget, on top of one and a half times the planned time: twice
+/// the time that a small job takes on an idle machine from the trade to the receipt.
 const ALLOWANCE_MIN: Millis = Millis(100);
 
 impl Spending {
-    /// What leases have cost, and what they still hold.
+    /// Returns the cost and escrow of leases.
     #[must_use]
     pub fn of(leases: &[Lease]) -> Spending {
         let sum = |part: fn(&Lease) -> u64| Credits(leases.iter().map(part).sum());
@@ -34,26 +33,26 @@ impl Spending {
         }
     }
 
-    /// What is paid.
+    /// Returns a spending of paid credits only.
     pub(super) fn from_paid(spent: Credits) -> Spending {
         let held = Credits(0);
         Spending { spent, held }
     }
 
-    /// What is in escrow.
+    /// Returns a spending of escrow only.
     pub(super) fn from_held(held: Credits) -> Spending {
         let spent = Credits(0);
         Spending { spent, held }
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     fn total(self) -> Credits {
         Credits(self.spent.0.saturating_add(self.held.0))
     }
 }
 
 impl Past {
-    /// What each of its leases cost or holds at most, as far as that is put down.
+    /// Returns the most that each lease costs or holds, as far as the journal knows.
     pub(super) fn costs(&self) -> BTreeMap<LeaseId, Spending> {
         let terms = self.attempts.values().flat_map(|past| &past.terms);
         let mut costs: BTreeMap<LeaseId, Spending> = terms
@@ -74,8 +73,8 @@ impl Past {
 }
 
 impl JobCore {
-    /// What the job's leases have cost and hold, where the log has these of them. One that it has
-    /// forgotten is closed: it cost what is known here, or all that it held.
+    /// Counts the cost and escrow of the job's leases, where the log has these. A lease that the
+    /// log has forgotten is closed: it cost the amount known here, or its whole escrow.
     pub(super) fn count_costs(&mut self, leases: &[Lease]) -> Spending {
         let of = |lease: &Lease| (lease.id, Spending::of(std::slice::from_ref(lease)));
         let seen: BTreeMap<LeaseId, Spending> = leases.iter().map(of).collect();
@@ -93,10 +92,10 @@ impl JobCore {
     }
 }
 
-/// How long to lease: generously, but never for more than is left of the budget.
+/// Returns the length of leases: generous, but within the rest of the budget.
 ///
 /// # Errors
-/// [`Reason::Escrow`] where not even the shortest lease can be held.
+/// Returns [`Reason::Escrow`] if even the shortest lease costs too much.
 pub(super) fn duration(plan: &Plan, left: Option<Credits>) -> Result<Millis, Reason> {
     let longest = plan.legs.iter().map(|leg| leg.listing.duration_max).min();
     let wanted = Millis(millis(plan.makespan, 4, 1).saturating_add(ALLOWANCE.0));
@@ -105,7 +104,7 @@ pub(super) fn duration(plan: &Plan, left: Option<Credits>) -> Result<Millis, Rea
         return Ok(wanted);
     };
     let per_second = plan.price().0.max(1);
-    // Each lease's escrow is rounded up.
+    // The market rounds each lease's escrow up.
     let whole = left.0.saturating_sub(plan.legs.len() as u64);
     let affordable = Millis(whole.saturating_mul(1_000) / per_second);
     let shortest = Millis(millis(plan.makespan, 3, 2).saturating_add(ALLOWANCE_MIN.0));
@@ -121,23 +120,23 @@ pub(super) fn duration(plan: &Plan, left: Option<Credits>) -> Result<Millis, Rea
     Ok(wanted.min(affordable))
 }
 
-/// What the leases of a plan hold until they are settled, and how long they are, where so much is
-/// left of a budget.
+/// Returns the escrow of a plan's leases until they settle, and their length, given the rest of the
+/// budget.
 ///
 /// # Errors
-/// [`Reason::Escrow`] where not even the shortest leases can be held.
+/// Returns [`Reason::Escrow`] if even the shortest leases cost too much.
 pub fn holds(plan: &Plan, left: Option<Credits>) -> Result<(Credits, Millis), Reason> {
     let duration = duration(plan, left)?;
     let held = plan.legs.iter().map(|leg| escrow(leg, duration).0);
     Ok((Credits(held.fold(0, u64::saturating_add)), duration))
 }
 
-/// So many times a time, in milliseconds, rounded up.
+/// Returns a multiple of a time, in milliseconds, rounded up.
 fn millis(time: Micros, times: u64, over: u64) -> u64 {
     time.0.saturating_mul(times).div_ceil(over * 1_000)
 }
 
-/// The bid for one leg of a plan.
+/// Returns the bid for one leg of a plan.
 #[must_use]
 pub fn bid(
     leg: &PlanLeg,
@@ -146,7 +145,7 @@ pub fn bid(
     (duration, job): (Millis, JobId),
 ) -> Bid {
     let listing = &leg.listing;
-    // A bid names few; the last excluded are those that failed just now.
+    // A bid can name only a few providers; the last excluded ones are those that just failed.
     let excluded = &excluded[excluded.len().saturating_sub(EXCLUDED_MAX)..];
     let wants = Wants {
         memory_bytes: listing.resources.memory_bytes,
@@ -175,7 +174,7 @@ pub fn bid(
     }
 }
 
-/// What a leg's lease holds.
+/// Returns the escrow of a leg's lease.
 pub(super) fn escrow(leg: &PlanLeg, duration: Millis) -> Credits {
     let escrow = leg.listing.price.escrow(Units(1), duration);
     escrow.unwrap_or(Credits(u64::MAX))

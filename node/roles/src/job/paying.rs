@@ -1,4 +1,5 @@
-//! Work that takes long is begun in the log, and paid as it goes: its provider notes what was used.
+//! Payment during long work: the core reports its begin to the log, and answers the provider's
+//! usage notes.
 
 use souk_market::{Command, Millis, Note};
 
@@ -9,12 +10,13 @@ use super::running::{START_AFTER, until};
 use super::state::{LegState, Stage, Timer, Wait};
 use crate::clock::Micros;
 
-/// The share of a note's time that is kept for answering it, and the most that is.
+/// The share of a note's time that the core keeps for its answer, and the most of it.
 const ANSWERED_SHARE: u64 = 3;
 const ANSWERED_WITHIN: Millis = Millis(10_000);
 
 impl JobCore {
-    /// Tells the log that the work of a leg has begun: from now on its provider may note usage.
+    /// Reports to the log that the work of a leg has begun: from now on its provider may note
+    /// usage.
     pub(super) fn start_work(&mut self, leg: Leg) {
         let Some(lease) = self.talking(leg).map(|state| state.terms.lease) else {
             return;
@@ -31,7 +33,8 @@ impl JobCore {
         }
     }
 
-    /// The legs whose notes are answered: those at work, and those whose results are not judged.
+    /// Returns the legs whose notes the core answers: those at work, and those whose results are
+    /// not judged.
     pub(super) fn paid_as_they_go(&self) -> impl Iterator<Item = (Leg, souk_market::LeaseId)> {
         self.attempts.iter().flat_map(|(n, attempt)| {
             let legs = (0..).zip(&attempt.legs);
@@ -40,9 +43,9 @@ impl JobCore {
         })
     }
 
-    /// A provider at work has noted what it used: no more than its buyer saw of it, nor than its
-    /// own receipt bills. A note is accepted as late as may be: who gives nothing in time is
-    /// refused before.
+    /// Handles a provider's note: it must not exceed the usage that the buyer saw, nor the
+    /// provider's own receipt. The core accepts a note as late as possible, so that it can first
+    /// refuse a provider without results.
     pub(super) fn on_noted(&mut self, leg: Leg, note: Note) {
         let moment = self
             .now
@@ -72,10 +75,10 @@ impl JobCore {
         }
     }
 
-    /// A note is about to be accepted by silence, which ends a lease in the end. It is accepted by
-    /// word where something was made since the last one: who makes nothing is paid by silence,
-    /// which is for one note's span and no more. It is also accepted of a result that is here where
-    /// nothing speaks against it and nobody is still to.
+    /// Answers a note before silence would accept it, which ends a lease in time. The core accepts
+    /// a note in the log if the provider has made outputs since the last one. A provider without
+    /// outputs is paid by silence, which covers one note's span only. The core also accepts the
+    /// note of a complete result, if no evidence contradicts it and none is still to come.
     pub(super) fn answer_note(&mut self, leg: Leg) {
         let attempt = self.attempt(leg.attempt);
         let state = attempt.leg(leg.place);
@@ -103,8 +106,8 @@ impl JobCore {
         }
     }
 
-    /// Refuses in the log what silence would pay for. What it made is a witness still, and is used
-    /// if it is right.
+    /// Disputes in the log a usage that silence would pay for. The leg's outputs remain evidence,
+    /// and the core uses them if they are right.
     fn hold_back(&mut self, leg: Leg, reason: &Reason) {
         self.attempt(leg.attempt).legs[leg.place as usize].is_disputed = true;
         self.record_refused(leg, reason.to_string());
@@ -112,13 +115,13 @@ impl JobCore {
 }
 
 impl LegState {
-    /// Whether a note of its use is answered.
+    /// Returns whether the core answers notes of the leg.
     fn is_noted(&self) -> bool {
         self.stage.is_talking() || (self.stage == Stage::Finished && !self.is_disputed)
     }
 }
 
-/// How long the answer to a note may wait.
+/// Returns how long the answer to a note may wait.
 pub(super) fn answer_within(accepted_at: Millis, now: Millis) -> Micros {
     let left = accepted_at.since(now);
     let kept = Millis((left.0 / ANSWERED_SHARE).min(ANSWERED_WITHIN.0));

@@ -1,6 +1,7 @@
-//! A plan as a core knows it: who runs which parts at what price, and which values go where.
+//! A plan as a core knows it: which leg runs which parts at what price, and where each value goes.
 //!
-//! A plan is made outside, over a graph and the book; of both a core knows ids and numbers alone.
+//! A planner outside the core makes plans from a graph and the book. The core knows only the ids
+//! and numbers of both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,45 +12,45 @@ use souk_memory::ContentId;
 use crate::clock::Micros;
 use crate::lease::THINGS_MAX;
 
-/// The most legs of one attempt, those that run again what others run among them.
+/// The most legs of one attempt, including those that repeat the parts of others.
 pub const LEGS_MAX: usize = 16;
 
 /// The most parts of one plan.
 pub const PARTS_MAX: usize = 4_096;
 
-/// What of a job is to be planned, and within what.
+/// A request for a plan, with its limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanRequest {
-    /// Which work.
+    /// The work to plan.
     pub work: Work,
-    /// What of the budget is left; none where the account's balance is the only limit.
+    /// The rest of the budget; none if the account's balance is the only limit.
     pub budget: Option<Credits>,
-    /// What of the time is left; none for any time.
+    /// The rest of the time; none for any time.
     pub deadline: Option<Micros>,
     /// The fewest providers, each with real work.
     pub providers_min: u32,
     /// The most providers.
     pub providers_max: u32,
-    /// Providers not to buy from, those that failed last at the end.
+    /// The providers not to buy from, with the latest failures last.
     pub excluded: Vec<Exclusion>,
-    /// On how many providers each part is run, 1 or 2.
+    /// The number of providers that run each part, 1 or 2.
     pub copies: u32,
-    /// Requests that go through it, one behind the other.
+    /// The number of requests that go through the plan, one behind the other.
     pub requests: u32,
 }
 
 /// A provider that a job does not buy from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exclusion {
-    /// Who.
+    /// The excluded provider.
     pub provider: AccountKey,
-    /// The ask after which it is bought from again: who went away is back with a new one. None for
-    /// as long as the job lasts.
+    /// The last ask that the exclusion covers: a provider that comes back has a new one. None for
+    /// the rest of the job.
     pub ask: Option<OrderId>,
 }
 
 impl Exclusion {
-    /// Whether it rules an ask out.
+    /// Returns whether it rules an ask out.
     #[must_use]
     pub fn rules_out(&self, listing: &Listing) -> bool {
         let is_old = self.ask.is_none_or(|ask| listing.order <= ask);
@@ -60,39 +61,39 @@ impl Exclusion {
 /// A piece of work that can be planned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Work {
-    /// What is left of the job where these values are there, by name; all of it where there are
-    /// none.
+    /// The rest of the job, given these values by name; all of it if there are none.
     Rest(Vec<(String, ContentId)>),
-    /// One part of an earlier plan by itself, with the inputs that it was given.
+    /// One part of an earlier plan by itself, with its inputs.
     Part {
-        /// The plan, by its id.
+        /// The id of the plan.
         plan: ContentId,
-        /// The part, from 0.
+        /// The index of the part, from 0.
         part: u32,
-        /// What it reads, by name.
+        /// The inputs of the part, by name.
         inputs: Vec<(String, ContentId)>,
     },
 }
 
-/// What runs where. The legs that run the job come first, then those that run it again.
+/// A plan: which leg runs which parts. The first legs run the job; the legs after them repeat it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// What whoever made it knows it by.
+    /// The id by which the planner knows it.
     pub id: ContentId,
-    /// One lease each.
+    /// The legs, one lease each.
     pub legs: Vec<PlanLeg>,
     /// The parts, in an order in which they can run.
     pub parts: Vec<PlanPart>,
-    /// From the first byte to the last output of all requests, weights and second runs included.
+    /// The time from the first byte to the last output of all requests, including weights and
+    /// second runs.
     pub makespan: Micros,
 }
 
-/// A lease to be bought.
+/// A lease to buy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanLeg {
-    /// The ask that it was planned with.
+    /// The ask that the planner used.
     pub listing: Box<Listing>,
-    /// The leg whose parts it runs again, if it does.
+    /// The leg whose parts it repeats, if any.
     pub twin_of: Option<u32>,
 }
 
@@ -101,33 +102,34 @@ pub struct PlanLeg {
 pub struct PlanPart {
     /// The leg that runs it; its twin runs it too.
     pub leg: u32,
-    /// The subgraph.
+    /// The id of the subgraph.
     pub graph: ContentId,
-    /// The weights that it names.
+    /// The weights that the subgraph names.
     pub weights: Vec<ContentId>,
-    /// What it reads.
+    /// The values that it reads.
     pub inputs: Vec<PlanInput>,
-    /// What it gives.
+    /// The values that it gives.
     pub outputs: Vec<PlanOutput>,
-    /// Floating-point operations of one run on the leg and on its twin; 0 where they are not known
-    /// before it runs.
+    /// The floating-point operations of one run on the leg and on its twin; 0 if unknown before the
+    /// run.
     pub flops: [u64; 2],
-    /// Whether only a run tells how long it takes: a loop by a count that comes in the run.
+    /// Whether only the run can show its length: it has a loop whose count the run computes.
     pub is_open_ended: bool,
-    /// Device time of one run on the leg and on its twin.
+    /// The device time of one run on the leg and on its twin.
     pub expected: [Micros; 2],
-    /// How far two results may be apart, in parts per million of the greatest element.
+    /// The greatest difference between two results, in parts per million of the greatest element.
     pub tolerance_ppm: u32,
 }
 
-/// What a part reads.
+/// A value that a part reads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanInput {
     /// The value's name.
     pub name: String,
-    /// The part that makes it; none where the buyer has it.
+    /// The part that makes it; none if the buyer has it.
     pub maker: Option<u32>,
-    /// In a session, what it is in a request that leaves it out. Of what the buyer has alone.
+    /// In a session, the value that replaces this input in a request that omits it. Only for the
+    /// buyer's inputs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fed: Option<PlanFeedback>,
 }
@@ -135,13 +137,13 @@ pub struct PlanInput {
 /// A value that a request leaves to the next one of its sequence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanFeedback {
-    /// The part that makes it, whichever.
+    /// The part that makes it; any part can.
     pub part: u32,
-    /// Its name there.
+    /// Its name in that part.
     pub name: String,
 }
 
-/// What a part gives.
+/// A value that a part gives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanOutput {
     /// The value's name.
@@ -156,61 +158,62 @@ pub struct PlanOutput {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{text}")]
 pub struct NoPlan {
-    /// Of which kind the cause is.
+    /// The kind of the cause.
     pub kind: NoPlanKind,
     /// The cause, for people.
     pub text: String,
 }
 
-/// Of which kind the cause is.
+/// The kind of a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoPlanKind {
-    /// More money would do.
+    /// A larger budget would help.
     Budget,
-    /// No ask suits.
+    /// No ask is suitable.
     NoneEligible,
-    /// The market was not reached.
+    /// The market was unreachable.
     Unreachable,
-    /// What is left cannot be made a job of its own.
+    /// The rest of the work cannot become a job of its own.
     Rest,
-    /// Nothing fits.
+    /// No plan fits for another reason.
     Other,
 }
 
-/// What of a plan contradicts itself.
+/// A contradiction in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanFault {
-    /// Too many legs or parts, or none.
+    /// It has no legs or parts, or too many.
     #[error("a plan of {legs} legs, {parts} parts and {things} things that they read and give")]
     Size {
-        /// How many legs.
+        /// The number of legs.
         legs: usize,
-        /// How many parts.
+        /// The number of parts.
         parts: usize,
-        /// How many values.
+        /// The number of values.
         things: usize,
     },
-    /// A leg has no part, is a provider's second, or repeats what is no first run.
+    /// A leg has no part, is a provider's second, or repeats a leg that is no first run.
     #[error("leg {0} of the plan is of no use")]
     Leg(u32),
-    /// A part's leg, makers or readers are not there, or not before and after it.
+    /// A part's leg, makers or readers do not exist, or are in the wrong order.
     #[error("part {0} of the plan is out of order")]
     Part(u32),
-    /// Two parts make one value.
+    /// Two parts make the same value.
     #[error("part {0} of the plan makes what another makes")]
     Maker(u32),
-    /// A part is fed what the buyer has not, what no part makes, what another is fed otherwise, or
-    /// in a plan where parts are run again: what they were fed would have to be borne out first.
+    /// A part is fed a value that no part makes, an input that the buyer does not have or that
+    /// another part is fed otherwise, or in a plan that repeats parts, where the values would need
+    /// confirmation first.
     #[error("part {0} of the plan is fed what it cannot be")]
     Feedback(u32),
 }
 
 impl Plan {
-    /// Whether it is what a core relies on.
+    /// Checks the properties that a core relies on.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// Returns the first fault.
     pub fn check(&self) -> Result<(), PlanFault> {
         let (legs, parts) = (self.legs.len(), self.parts.len());
         let of = |part: &PlanPart| part.inputs.len() + part.outputs.len();
@@ -255,13 +258,13 @@ impl Plan {
         Ok(())
     }
 
-    /// Whether a part gives a value by that name.
+    /// Returns whether a part gives a value of that name.
     fn makes(&self, part: u32, name: &str) -> bool {
         let outputs = self.parts.get(part as usize).map(|part| &part.outputs);
         outputs.is_some_and(|outputs| outputs.iter().any(|output| output.name == name))
     }
 
-    /// What parts are fed: the number of each and what that is.
+    /// Returns the values that parts are fed, each with the number of its part.
     pub fn feedback(&self) -> impl Iterator<Item = (u32, &PlanFeedback)> {
         let parts = (0..).zip(&self.parts);
         parts.flat_map(|(number, part)| {
@@ -276,7 +279,7 @@ impl Plan {
         for (place, leg) in self.places() {
             let twin_is_right = match leg.twin_of {
                 None => place < firsts && self.parts.iter().any(|part| part.leg == place),
-                // Each first run has a second one, in the same order, or none has.
+                // Either each first run has a second one in the same order, or none has.
                 Some(first) => place.checked_sub(firsts) == Some(first) && first < firsts,
             };
             if !twin_is_right || !providers.insert(leg.listing.provider) {
@@ -316,26 +319,26 @@ impl Plan {
         if holds { Ok(()) } else { Err(fault) }
     }
 
-    /// How many legs run the job; the others run it again.
+    /// Returns the number of legs that run the job; the others repeat it.
     #[must_use]
     pub fn firsts(&self) -> u32 {
         let firsts = self.legs.iter().take_while(|leg| leg.twin_of.is_none());
         u32::try_from(firsts.count()).unwrap_or(u32::MAX)
     }
 
-    /// The legs and their places.
+    /// Returns the legs with their places.
     pub fn places(&self) -> impl Iterator<Item = (u32, &PlanLeg)> {
         (0..).zip(&self.legs)
     }
 
-    /// The leg whose parts are run at `place`: itself, or the one it runs again.
+    /// Returns the leg whose parts `place` runs: itself, or the one that it repeats.
     #[must_use]
     pub fn first_of(&self, place: u32) -> u32 {
         let leg = self.legs.get(place as usize);
         leg.and_then(|leg| leg.twin_of).unwrap_or(place)
     }
 
-    /// The leg that runs again what `place` runs, if one does.
+    /// Returns the leg that repeats the parts of `place`, if any.
     #[must_use]
     pub fn second_of(&self, place: u32) -> Option<u32> {
         let mut places = self.places();
@@ -343,14 +346,14 @@ impl Plan {
         second.map(|(second, _)| second)
     }
 
-    /// The numbers of the parts that are run at `place`, in order, and the parts.
+    /// Returns the parts that `place` runs, in order, with their numbers.
     pub fn parts_at(&self, place: u32) -> impl Iterator<Item = (u32, &PlanPart)> {
         let first = self.first_of(place);
         let parts = (0..).zip(&self.parts);
         parts.filter(move |(_, part)| part.leg == first)
     }
 
-    /// What all legs together ask per device-second.
+    /// Returns the sum of the legs' prices per device-second.
     #[must_use]
     pub fn price(&self) -> Price {
         let prices = self.legs.iter().map(|leg| leg.listing.price.0);

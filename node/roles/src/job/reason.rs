@@ -1,4 +1,5 @@
-//! Why a step of a job failed: one variant a cause, each with a word that scripts can rely on.
+//! The reasons why a step of a job failed: one variant per cause, each with a word that scripts can
+//! rely on.
 
 use std::fmt;
 
@@ -12,16 +13,16 @@ use crate::lease::Failure;
 /// The word for a budget that is too small.
 const BUDGET: &str = "budget";
 
-/// Why a job, or one attempt of it, was not done.
+/// Why a job, or one attempt of it, failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Reason {
-    /// The market was not reached.
+    /// The market was unreachable.
     #[error("{0}")]
     Unreachable(String),
-    /// Ending or settling was refused.
+    /// The market refused to end or settle a lease.
     #[error("the market refused: {0}")]
     MarketRefused(Refusal),
-    /// The book moved and nothing fits any more.
+    /// The book changed and no longer has matching asks.
     #[error("the leases could not be bought: {0}")]
     Unsold(Refusal),
     /// The budget is too small for the leases.
@@ -30,65 +31,65 @@ pub enum Reason {
         InCredits(*needed), InCredits(*budget)
     )]
     Escrow {
-        /// What the shortest leases hold.
+        /// The escrow of the shortest leases.
         needed: Credits,
-        /// What is left of the budget.
+        /// The rest of the budget.
         budget: Credits,
     },
-    /// There is no plan.
+    /// The planner found no plan.
     #[error(transparent)]
     NoPlan(#[from] NoPlan),
-    /// A provider cannot be found.
+    /// No validator knows the address of a provider.
     #[error("no validator knows where provider {0} is")]
     Unknown(AccountKey),
-    /// A provider cannot be talked to, or takes too long.
+    /// A provider is unreachable, or takes too long.
     #[error("provider {provider}: {loss}")]
     Lost {
-        /// Who.
+        /// The provider that the job lost.
         provider: AccountKey,
-        /// What happened.
+        /// The cause of the loss.
         loss: Loss,
     },
-    /// A provider says that it failed.
+    /// A provider reports that it failed.
     #[error("provider {provider} failed: {failure}")]
     Failed {
-        /// Who.
+        /// The provider that failed.
         provider: AccountKey,
-        /// What it says.
+        /// The failure that it reports.
         failure: Failure,
     },
-    /// A provider took its device back, as it may under a spot lease, or lost it to a higher bid.
+    /// A provider reclaimed its device, as a spot lease allows, or lost it to a higher bid.
     #[error("provider {provider} took its device back after {done} of {all} {what}")]
     Reclaimed {
-        /// Who.
+        /// The provider that reclaimed it.
         provider: AccountKey,
-        /// What of its lease is done.
+        /// The completed units of its work.
         done: u32,
-        /// What it was to run.
+        /// All units of its work.
         all: u32,
-        /// Of what.
+        /// The unit of `done` and `all`.
         what: WorkUnit,
     },
     /// An output did not arrive.
     #[error("an output of provider {provider} did not arrive: {why}")]
     Output {
-        /// Who made it.
+        /// The provider that made it.
         provider: AccountKey,
-        /// What happened.
+        /// The cause, for people.
         why: String,
     },
-    /// A receipt is not what was bought.
+    /// A receipt does not match the purchase.
     #[error("provider {provider}'s receipt is not signed: {objection}")]
     Receipt {
-        /// Who.
+        /// The provider that signed it.
         provider: AccountKey,
-        /// What is wrong with it.
+        /// The fault in the receipt.
         objection: Objection,
     },
-    /// A provider's result is not what two others have.
+    /// A provider's result differs from that of two others.
     #[error("provider {provider} gave another {value} than two others: it is not paid")]
     Outvoted {
-        /// Who.
+        /// The provider with the other result.
         provider: AccountKey,
         /// The value that differs.
         value: String,
@@ -99,13 +100,13 @@ pub enum Reason {
         /// The value that differs.
         value: String,
     },
-    /// Providers cannot do the work with these inputs, and no other would.
+    /// Providers cannot do the work with these inputs, and no other provider could.
     #[error("the job's inputs do not fit its model: {0}")]
     BadInput(String),
     /// The job's own deadline has passed.
     #[error("the job's deadline of {}.{:03} s has passed", .0.0 / 1_000_000, .0.0 / 1_000 % 1_000)]
     Late(Micros),
-    /// The job's journal was not written.
+    /// The core could not write the job's journal.
     #[error("{0}")]
     Journal(String),
     /// This node has no room for the job's tensors.
@@ -113,7 +114,7 @@ pub enum Reason {
     Memory(String),
 }
 
-/// Of what something is done.
+/// The unit of completed work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkUnit {
@@ -132,16 +133,16 @@ impl fmt::Display for WorkUnit {
     }
 }
 
-/// Why a conversation with a provider ended before its work was done.
+/// Why a conversation with a provider ended before its work did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Loss {
-    /// It was not reached, went away, or spoke nonsense.
+    /// It was unreachable, disconnected or sent invalid words.
     #[error("{0}")]
     Gone(String),
-    /// Its connection is open, and nothing comes: it is frozen, or cut off.
+    /// Its connection is open and silent: it is frozen, or cut off.
     #[error("it has said nothing for {} s", patience.0 / 1_000_000)]
     Silent {
-        /// How long was waited.
+        /// How long the buyer waited.
         patience: Micros,
     },
     /// The lease ended first.
@@ -150,71 +151,71 @@ pub enum Loss {
     /// A part takes far longer than its device promised.
     #[error("a part that it runs was not done within {} s", patience.0 / 1_000_000)]
     Slow {
-        /// How long was waited.
+        /// How long the buyer waited.
         patience: Micros,
     },
-    /// It takes a tensor neither from who made it nor from the buyer.
+    /// It accepts a tensor neither from its maker nor from the buyer.
     #[error("it takes {name} neither from {maker}, who made it ({why}), nor from here")]
     Untaken {
         /// The tensor's name.
         name: String,
-        /// Who made it.
+        /// The provider that made it.
         maker: AccountKey,
-        /// What was told to the maker.
+        /// The reason that the maker received.
         why: String,
     },
-    /// It wants to be paid for more than it can have done.
+    /// It claims payment for more than it can have done.
     #[error(
         "it notes {} s of its device, of which at most {} s were seen",
         noted.0 / 1_000_000, seen.0 / 1_000_000
     )]
     Overnoted {
-        /// What it noted.
+        /// The device time that it noted.
         noted: Micros,
-        /// What its buyer saw of it.
+        /// The device time that the buyer saw.
         seen: Micros,
     },
-    /// It said things in the wrong order.
+    /// It sent words in the wrong order.
     #[error("it spoke out of turn: is it an older or newer souk?")]
     Confused,
 }
 
-/// Why a receipt is not signed.
+/// Why the buyer does not sign a receipt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Objection {
     /// It is not valid by itself.
     #[error(transparent)]
     Fault(#[from] ReceiptFault),
-    /// It is not for the lease, job, parties or price that were traded.
+    /// Its lease, job, parties or price differ from the purchase.
     #[error("its {0} is not what was bought")]
     Terms(Term),
-    /// It bills more device time than its buyer saw it have work for.
+    /// It bills more device time than the buyer saw it have work for.
     #[error("it bills {billed} device-us, of which at most {possible} can have been used")]
     Usage {
-        /// What it bills.
+        /// The device time billed.
         billed: DeviceMicros,
-        /// What it can have used.
+        /// The most device time possible.
         possible: DeviceMicros,
     },
-    /// It bills device time, and its provider gave nothing.
+    /// It bills device time, and its provider gave no output.
     #[error("it bills {billed} device-us and names no output")]
     Nothing {
-        /// What it bills.
+        /// The device time billed.
         billed: DeviceMicros,
     },
-    /// It tells of another speed than there was.
+    /// It states a wrong speed.
     #[error(
         "by the {what} speed of {said} Mop/s that it states, not the {true_one} Mop/s that follows"
     )]
     Speed {
-        /// Of which it does.
+        /// The speed that is wrong.
         what: Speed,
-        /// What it says.
+        /// The figure that it states, in Mop/s.
         said: u64,
-        /// What follows from its usage and from the plan.
+        /// The figure that follows from its usage and the plan, in Mop/s.
         true_one: u64,
     },
-    /// It names an input that nobody gave.
+    /// It names an input that no party gave.
     #[error("it names the input {0}, which nobody gave it")]
     Input(ContentId),
     /// Its outputs are not those it serves.
@@ -225,25 +226,25 @@ pub enum Objection {
     NoTensor {
         /// The output's name.
         name: String,
-        /// Why.
+        /// The cause, for people.
         cause: String,
     },
-    /// Its other run was not there in time.
+    /// The other run that could confirm it did not arrive in time.
     #[error("no other run bore it out before silence would have paid for it")]
     Late,
-    /// What it made is borne out by nobody.
+    /// No other run or answer confirms some of its results.
     #[error(
         "{count} of its results ({names}) are neither another run's nor what was answered since"
     )]
     Alone {
-        /// How many.
+        /// The number of unconfirmed results.
         count: u32,
-        /// What they are called.
+        /// Their names.
         names: String,
     },
 }
 
-/// What of a receipt is to be as it was traded.
+/// The terms of a receipt that must match the purchase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the fields of a receipt of the same names")]
@@ -275,9 +276,9 @@ impl fmt::Display for Term {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Speed {
-    /// The advertised one.
+    /// The advertised speed.
     Declared,
-    /// The one that was delivered.
+    /// The delivered speed.
     Delivered,
 }
 
@@ -301,7 +302,7 @@ impl fmt::Display for InCredits {
 }
 
 impl Reason {
-    /// The provider to do without, where another may do better.
+    /// Returns the provider to exclude, if another could do better.
     #[must_use]
     pub fn culprit(&self) -> Option<AccountKey> {
         match self {
@@ -316,7 +317,7 @@ impl Reason {
         }
     }
 
-    /// What a provider says of the job's inputs, where those are at fault.
+    /// Returns the provider's objection to the job's inputs, if they are at fault.
     #[must_use]
     pub fn bad_input(&self) -> Option<&str> {
         match self {
@@ -329,7 +330,7 @@ impl Reason {
         }
     }
 
-    /// Whether its provider may be as good as any once it is back with a new ask.
+    /// Returns whether its provider can be as good as any once it returns with a new ask.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
@@ -348,13 +349,13 @@ impl Reason {
         }
     }
 
-    /// Whether more money would do.
+    /// Returns whether a larger budget would help.
     #[must_use]
     pub fn is_budget(&self) -> bool {
         self.code() == BUDGET
     }
 
-    /// The reason as a word that never changes its meaning; docs/cli.md lists them.
+    /// Returns the reason as a word that never changes its meaning; docs/cli.md lists them.
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self {

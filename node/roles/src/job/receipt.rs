@@ -1,4 +1,4 @@
-//! Whether a receipt is for what was bought, what was given and what was made.
+//! Checks a receipt against the purchase, the inputs given and the outputs made.
 
 use std::collections::BTreeSet;
 
@@ -10,42 +10,42 @@ use super::reason::{Objection, Speed, Term};
 use crate::clock::Micros;
 use crate::lease::{Start, TELLING_RUN, USAGE_MIN, transcript};
 
-/// What a receipt is held against.
+/// The purchase that a receipt must match.
 pub(super) struct Purchase<'a> {
-    /// The market.
+    /// The market of the purchase.
     pub market: MarketId,
-    /// Who bought.
+    /// The account that bought.
     pub buyer: AccountKey,
-    /// The id that it was bought under.
+    /// The id that the lease was bought under.
     pub job: JobId,
-    /// The lease.
+    /// The terms of the lease.
     pub terms: &'a Terms,
-    /// When it ends at the latest.
+    /// The latest moment of its end.
     pub ends: Millis,
-    /// The most that can have been used, by what its buyer saw.
+    /// The most device time possible, by the buyer's observations.
     pub payable: Micros,
-    /// The planned time of a run that gave nothing since its inputs are at fault.
+    /// The planned time of a run without outputs because its inputs are at fault.
     pub failed_run: Micros,
-    /// What its provider was told.
+    /// The work sent to its provider.
     pub start: &'a Start,
-    /// How many parts some request came to, as was heard.
+    /// The most parts that any request reached, by the provider's words.
     pub parts: usize,
-    /// The tensors it may have used.
+    /// The tensors that the provider may have used.
     pub given: BTreeSet<ContentId>,
-    /// How many more it may have used that nobody told of: what a provider gave before it failed
-    /// is known to the one that took it alone.
+    /// The most further tensors that it may have used without a report: only the consumer knows the
+    /// tensors that a failed provider gave it.
     pub untold: usize,
-    /// The tensors that it said it made.
+    /// The tensors that the provider reported as made.
     pub told: BTreeSet<ContentId>,
-    /// The tensors that it serves now it is done.
+    /// The tensors that it serves after its end.
     pub served: BTreeSet<ContentId>,
 }
 
 impl Purchase<'_> {
-    /// Whether it may be signed.
+    /// Checks whether the buyer may sign the receipt.
     ///
     /// # Errors
-    /// The first objection.
+    /// Returns the first objection.
     pub(super) fn check(&self, receipt: &Receipt) -> Result<(), Objection> {
         receipt.verify_provider()?;
         let body = &receipt.body;
@@ -81,14 +81,14 @@ impl Purchase<'_> {
         }
     }
 
-    /// Whether it names the graph of the longest run of parts that any request came to.
+    /// Returns whether the receipt names the graph of the most parts that any request reached.
     fn is_graph(&self, body: &ReceiptBody) -> bool {
         let mut runs = self.parts.max(1)..=self.start.parts.len();
         runs.any(|parts| self.start.graph_of(parts).as_bytes() == &body.graph.0)
     }
 }
 
-/// Whether the receipt of a session names all that was made, and that alone.
+/// Checks that the receipt of a session names all tensors made and no others.
 fn check_transcript(
     body: &ReceiptBody,
     told: &BTreeSet<ContentId>,
@@ -104,7 +104,7 @@ fn check_transcript(
     }
 }
 
-/// Whether a receipt bills no more time than was possible, and none for nothing.
+/// Checks that a receipt bills no more time than was possible, and no time without outputs.
 fn check_usage(
     body: &ReceiptBody,
     possible: DeviceMicros,
@@ -120,7 +120,7 @@ fn check_usage(
     Ok(())
 }
 
-/// Whether a receipt bills, used or idle, no more than the time for which its buyer held the
+/// Checks that a receipt bills, used or idle, no more than the time for which the buyer held the
 /// device.
 pub(super) fn check_held(body: &ReceiptBody, held: DeviceMicros) -> Result<(), Objection> {
     let billed = DeviceMicros(body.usage.0.saturating_add(body.idle.0));
@@ -133,8 +133,8 @@ pub(super) fn check_held(body: &ReceiptBody, held: DeviceMicros) -> Result<(), O
     }
 }
 
-/// Whether a receipt tells the speed that its usage and the plan come to: a provider that delivers
-/// less than it advertised loses reputation by it, and so must not choose what it says.
+/// Checks that a receipt states the speed that follows from its usage and the plan. A provider that
+/// delivers less than it advertised loses reputation by that figure, and so must not choose it.
 fn check_speed(body: &ReceiptBody, start: &Start) -> Result<(), Objection> {
     let known = start.parts.iter().all(|part| part.flops > 0);
     if body.usage.0 < TELLING_RUN.0 || !known {
@@ -144,7 +144,7 @@ fn check_speed(body: &ReceiptBody, start: &Start) -> Result<(), Objection> {
     let (each, outputs) = (each.max(1) as u128, body.outputs.len() as u128);
     let (passes, rest) = (outputs / each, outputs % each);
     let flops: u128 = start.parts.iter().map(|part| u128::from(part.flops)).sum();
-    // Operations in a microsecond are mega-operations in a second.
+    // Operations per microsecond equal mega-operations per second.
     let most = flops * (passes + u128::from(rest > 0)) / u128::from(body.usage.0);
     let delivered = u128::from(body.delivered_mega_ops);
     let wrong = |what, said, true_one: u128| {
@@ -159,7 +159,7 @@ fn check_speed(body: &ReceiptBody, start: &Start) -> Result<(), Objection> {
         return wrong(Speed::Delivered, body.delivered_mega_ops, most);
     }
     let planned: u128 = start.parts.iter().map(|p| u128::from(p.expected.0)).sum();
-    // What the provider counts by its parts may be a tenth off the plan's.
+    // The provider's own count for its parts may be a tenth off the plan's.
     let said = u128::from(body.declared_mega_ops) + 1;
     let is_humble = |flops: u128, micros: u128| said * 10 * micros.max(1) < flops * 9;
     let humble = match rest {

@@ -1,4 +1,5 @@
-//! The way of each request: made by all, compared where it was made twice, fetched, given on.
+//! The path of each request: legs make its outputs, and the core compares, fetches and delivers
+//! them.
 
 use super::JobCore;
 use super::action::Action;
@@ -10,7 +11,7 @@ use super::state::{Errand, Judging, OpenRequest, Progress, Stage, Tensors, Wait}
 use crate::lease;
 
 impl OpenRequest {
-    /// What legs may read of it: its inputs, and what is kept of its values.
+    /// Returns the values of it that legs may read: its inputs, and the kept values.
     pub(super) fn readable(&self) -> Tensors {
         let mut readable = self.inputs.clone();
         let is_input = |name: &String| self.inputs.iter().any(|(input, _)| input == name);
@@ -21,7 +22,7 @@ impl OpenRequest {
 }
 
 impl JobCore {
-    /// Something was made of a request.
+    /// Handles new outputs of a request.
     pub(super) fn on_progress(&mut self, n: u32, request: u32) {
         let is_wanted = self.requests.contains_key(&request);
         let attempt = self.attempt(n);
@@ -35,7 +36,7 @@ impl JobCore {
         self.on_request_compared(n, request);
     }
 
-    /// Compares what was run twice and is not equal to the bit.
+    /// Compares the outputs that two runs made and that differ in some bit.
     pub(super) fn compare_request(&mut self, n: u32, request: u32) {
         let attempt = self.attempt(n);
         let mut pairs = Vec::new();
@@ -85,7 +86,7 @@ impl JobCore {
         }
     }
 
-    /// Goes on with a request whose runs are compared.
+    /// Continues with a request whose runs were compared.
     pub(super) fn on_request_compared(&mut self, n: u32, request: u32) {
         let is_compared = !self.pairs.values().any(|pair| {
             matches!(pair.purpose, Purpose::Twins { attempt, request: of, .. }
@@ -98,7 +99,7 @@ impl JobCore {
         let mut parts = attempt.alike.range((request, 0)..=(request, u32::MAX));
         if parts.any(|(_, alike)| !alike) {
             attempt.progress.insert(request, Progress::Broken);
-            // It is decided between the two before anything else is asked of them.
+            // The core decides between the two runs before it sends them any other request.
             attempt.no_more = true;
             for place in attempt.places() {
                 self.limit(Leg { attempt: n, place }, 0);
@@ -118,7 +119,7 @@ impl JobCore {
         self.on_request_fetched(n, request);
     }
 
-    /// What is wanted of a request, and who made it.
+    /// Returns the wanted outputs of a request, each with its maker.
     fn answer(&mut self, n: u32, request: u32) -> Vec<(String, souk_memory::ContentId, Leg)> {
         let attempt = self.attempt(n);
         let parts = (0..).zip(&attempt.plan.parts);
@@ -155,7 +156,7 @@ impl JobCore {
         }
     }
 
-    /// An output did not come: its maker is done without.
+    /// Excludes the maker of an output that did not arrive.
     pub(super) fn on_not_fetched(&mut self, leg: Leg, name: String, fault: FetchFault) {
         let provider = self.provider(leg);
         let is_over = self.attempt(leg.attempt).leg(leg.place).stage > Stage::Doubted;
@@ -174,7 +175,7 @@ impl JobCore {
             }
         };
         if is_over {
-            // It is done without already, and so is what it made.
+            // The core excludes the maker already, and all that it made.
             self.attempt(leg.attempt).failed.get_or_insert(reason);
             return self.limit_others(leg.attempt);
         }
@@ -210,8 +211,8 @@ impl JobCore {
         }
     }
 
-    /// The next request whose answer is given to the caller: the first of its sequence that is not,
-    /// once it is here. Sequences do not wait for each other.
+    /// Returns the next request to deliver: the first undelivered one of its sequence, once it is
+    /// here. Sequences do not wait for each other.
     fn next_here(&mut self, n: u32) -> Option<u32> {
         let attempt = self.attempt(n);
         let is_here = |it: &u32| attempt.progress[it] == Progress::Here;
@@ -223,14 +224,14 @@ impl JobCore {
         firsts.min()
     }
 
-    /// The sequence that a request is a step of.
+    /// Returns the sequence that a request is a step of.
     pub(super) fn sequence(&self, request: u32) -> u32 {
         self.requests
             .get(&request)
             .map_or(0, |asked| asked.sequence)
     }
 
-    /// Gives what is here to the caller.
+    /// Passes the answers that are here to the caller.
     fn give(&mut self, n: u32) {
         loop {
             let Some(number) = self.next_here(n) else {
@@ -243,7 +244,7 @@ impl JobCore {
             let answer = self.answer(n, number).into_iter();
             let mut outputs: Tensors = answer.map(|(name, id, _)| (name, id)).collect();
             let asked = self.requests.get(&number).expect("it is not answered");
-            // A resumed attempt may have made anew what was kept before.
+            // A resumed attempt may have repeated a value that was kept before.
             let made: std::collections::BTreeSet<String> =
                 outputs.iter().map(|(name, _)| name.clone()).collect();
             let kept = self.spec.outputs.iter();
@@ -274,7 +275,7 @@ impl JobCore {
         self.ask(Action::Give { request, outputs }, wait);
     }
 
-    /// Gives requests on of which everything is kept; whether there was one.
+    /// Delivers requests whose values are all kept. Returns whether there was one.
     pub(super) fn give_kept(&mut self) -> bool {
         let mut open = self.requests.iter().filter(|(_, asked)| !asked.is_given);
         let Some((number, asked)) = open.next() else {
@@ -310,7 +311,7 @@ impl JobCore {
         }
     }
 
-    /// The caller wants neither this answer nor any other: what is done is paid.
+    /// Stops the job when the caller wants no more answers, and pays for the work done.
     fn on_not_wanted(&mut self) {
         (self.no_more, self.is_unwanted) = (true, true);
         self.requests.clear();

@@ -1,6 +1,5 @@
-//! The way back after a crash: what is right is paid, what is refused disputed, whatever still runs
-//! and was not begun is ended, and what providers finished meanwhile is judged as if nothing had
-//! been.
+//! Recovery after a crash: the core pays right results, disputes refused ones, ends leases that
+//! still run or did not begin, and judges the results that providers completed meanwhile as usual.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,8 +17,8 @@ use super::{JobCore, running, start};
 use crate::clock::Micros;
 use crate::lease::{Opening, ProviderWord, WorkResult};
 
-/// A provider whose stream breaks is asked again so soon, and for so long: it may be starting
-/// again.
+/// How soon and for how long the core contacts a provider again whose stream breaks: the provider
+/// may be restarting.
 const ASK_PERIOD: Micros = Micros::millis(500);
 const ASKED_FOR: Micros = Micros::seconds(5);
 
@@ -48,8 +47,8 @@ impl JobCore {
         self.ask(Action::Look { ids }, Wait::LookPast);
     }
 
-    /// Has the answer of a request come that an earlier life was given and its caller has not: it
-    /// is paid for, and its makers serve it for some time.
+    /// Finds the makers of an answer that the caller does not have but an earlier life gave. The
+    /// buyer has paid for it, and its makers serve it for some time.
     pub(super) fn find_makers(&mut self, request: u32, known: &KnownRequest) {
         let outputs = known.answer.iter().flat_map(|answer| &answer.outputs);
         let mut missing = outputs.filter(|(name, _)| !known.values.contains_key(name));
@@ -59,7 +58,7 @@ impl JobCore {
         }
     }
 
-    /// It is known where they are, or the answer is made again.
+    /// Fetches the answer from its makers, or leaves the request for an attempt.
     pub(super) fn on_makers_found(&mut self, request: u32, answer: &Answer) {
         let asked = self.requests.get(&request);
         let known = asked.and_then(|asked| self.known.get(&asked.id)).cloned();
@@ -82,7 +81,7 @@ impl JobCore {
         }
     }
 
-    /// It came, or it is made again.
+    /// Takes a fetched value, or leaves the request for an attempt.
     pub(super) fn on_past_fetched(
         &mut self,
         request: u32,
@@ -109,7 +108,7 @@ impl JobCore {
             })
             .collect();
         for (lease, receipt) in &past.right {
-            // An earlier life may have paid it, and have told its receipt to nobody.
+            // An earlier life may have settled the receipt without reporting it.
             let is_paid = match closed.get(lease) {
                 None => false,
                 Some(CloseReason::Receipt) => true,
@@ -148,7 +147,8 @@ impl JobCore {
         }
     }
 
-    /// What an earlier life found right is signed: it is told, and paid unless it is.
+    /// Handles a receipt that an earlier life found right: reports it, and settles it unless it is
+    /// paid.
     pub(super) fn on_past_signed(&mut self, leg: Leg, is_paid: bool, answer: Answer) {
         let Answer::Signed(receipt) = answer else {
             return self.end(End::Failed(super::bidding::unreachable(answer)));
@@ -163,7 +163,7 @@ impl JobCore {
         }
     }
 
-    /// Takes the last attempt up again; the leases whose providers are asked.
+    /// Takes up the last attempt again. Returns the leases whose providers the core asks.
     fn take_up(
         &mut self,
         n: u32,
@@ -239,7 +239,7 @@ impl JobCore {
         let (tick, log) = (self.now.tick, self.now.log);
         let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
         state.stage = Stage::Asked;
-        // What it made meanwhile nobody saw: at most it was at work since its lease began.
+        // No one saw the work meanwhile: at most, the leg was at work since its lease began.
         let passed = until(log, state.terms.start);
         state.seen.resume(passed, tick);
         let (lease, provider) = (state.terms.lease, state.terms.provider);
@@ -247,7 +247,7 @@ impl JobCore {
         let expected = parts
             .iter()
             .fold(Micros(0), |sum, part| sum.plus(part.expected));
-        // At least an answer is waited for where the lease is over already.
+        // If the lease is over already, the core still waits for an answer.
         let ends = until(state.terms.deadline, log).max(running::RUN_ALLOWANCE);
         let moment = tick.plus(ends.min(patience(expected)));
         self.timers.set(Timer::Wrap(leg), moment);
@@ -275,14 +275,14 @@ impl JobCore {
     pub(super) fn on_asked_said(&mut self, leg: Leg, word: ProviderWord) {
         match word {
             ProviderWord::Finished(finished) => self.on_past_finished(leg, *finished),
-            // One that was started again knows nothing of it; that is no reason to avoid it.
+            // A restarted provider knows no such lease; that is no reason to avoid it.
             ProviderWord::Failed(_) => self.drop_leg(leg),
-            // It is at work: what it makes meanwhile its result names.
+            // The provider is at work: its result will name the outputs made meanwhile.
             _ => {}
         }
     }
 
-    /// The stream on which a provider was asked how its lease went is over.
+    /// Handles the end of a stream on which the core asked a provider about its lease.
     pub(super) fn on_asked_broken(&mut self, leg: Leg) {
         let now = self.now.tick;
         let state = self.attempts[&leg.attempt].leg(leg.place);
@@ -302,7 +302,8 @@ impl JobCore {
         self.drop_leg(leg);
     }
 
-    /// The result of an earlier life's leg: what it made is known by its own words alone.
+    /// Takes the result of an earlier life's leg, whose outputs the core knows from that result
+    /// alone.
     fn on_past_finished(&mut self, leg: Leg, finished: WorkResult) {
         let outputs = finished.outputs.clone();
         self.take_finished(leg, finished);

@@ -1,4 +1,4 @@
-//! The run: every provider is told its parts, starts together, and is heard to the end.
+//! The run: sends each provider its parts, starts all together, and follows each to the end.
 
 use std::collections::BTreeSet;
 
@@ -16,35 +16,37 @@ use crate::lease::{
     self, BuyerWord, Failure, Opening, ProviderWord, Request, Source, WINDOW_MAX, WorkResult,
 };
 
-/// A part may run for its planned time this many times over, and the allowance: a plan is made of
-/// peak figures, and machines are shared.
+/// A part may take its planned time this many times over, plus the allowance: a plan uses peak
+/// figures, and machines are shared.
 const RUN_MARGIN: u64 = 20;
 pub(super) const RUN_ALLOWANCE: Micros = Micros::seconds(5);
 
-/// A provider that says nothing for so long is done without: it says each few seconds that it
-/// lives. To answer at all it has longer, as peers are found and the log is asked before.
+/// The longest silence before the core drops a provider, whose heartbeat comes every few seconds.
+/// The first word may take longer, because the provider first finds peers and asks the log.
 const SILENCE_MAX: Micros = Micros::seconds(9);
 const FIRST_WORD_MAX: Micros = Micros::seconds(20);
 
-/// What is due and comes so much later finds a machine that slept: others were not heard meanwhile.
+/// A timer this late shows that the machine slept, so the core heard no provider meanwhile.
 const SLEPT: Micros = Micros::seconds(1);
 
-/// After so long the log is told that the work of a lease has begun. What is over before is paid
-/// by its receipt and never needs it: a short job takes no command more, a long one waits for none.
+/// The delay before the core reports to the log that the work of a lease has begun. The receipt
+/// pays for shorter work, which needs no report: a short job sends no extra command, and a long one
+/// waits for none.
 pub(super) const START_AFTER: Micros = Micros::seconds(2);
 
-/// How long work may take that is expected to take so long: plans err, but not by so much.
+/// Returns how long work may take that the plan expects to take `expected`: plans err, but not by
+/// so much.
 pub(super) fn patience(expected: Micros) -> Micros {
     Micros(expected.0.saturating_mul(RUN_MARGIN)).plus(RUN_ALLOWANCE)
 }
 
-/// The time until a moment of the log.
+/// Returns the time until a moment of the log.
 pub(super) fn until(moment: Millis, now: Millis) -> Micros {
     Micros::millis(moment.since(now).0)
 }
 
 impl JobCore {
-    /// Tells every provider what to do, and how long there is.
+    /// Sends every provider its work, and sets the timers.
     pub(super) fn open_all(&mut self, n: u32) {
         let tick = self.now.tick;
         let attempt = self.attempts.get_mut(&n).expect("it was served just now");
@@ -71,7 +73,7 @@ impl JobCore {
         }
     }
 
-    /// The leg, if its provider may still say something.
+    /// Returns the leg, if its provider can still report.
     pub(super) fn talking(&mut self, leg: Leg) -> Option<&mut LegState> {
         let attempt = self.attempts.get_mut(&leg.attempt)?;
         let state = attempt.legs.get_mut(leg.place as usize)?;
@@ -136,7 +138,7 @@ impl JobCore {
             }
             (ProviderWord::Untaken(untaken), Stage::Working) => self.on_untaken(leg, *untaken),
             (ProviderWord::Stalled(failure), Stage::Working) => self.on_stalled(leg, failure),
-            // It gives back what was not begun.
+            // The provider returns a lease that did not begin.
             (ProviderWord::Stalled(failure), _) => {
                 let reason = self.stalled_by(leg, failure);
                 self.lose(leg, reason);
@@ -146,7 +148,7 @@ impl JobCore {
         }
     }
 
-    /// A provider has said something, or is asked something: it is to say more soon.
+    /// Restarts the timer for a provider's silence, after its word or a word to it.
     pub(super) fn hear_from(&mut self, leg: Leg) {
         let now = self.now.tick;
         let state = &mut self.attempt(leg.attempt).legs[leg.place as usize];
@@ -170,7 +172,7 @@ impl JobCore {
         }
     }
 
-    /// A provider says that the job's inputs are at fault.
+    /// Notes that a provider blames the job's inputs.
     fn note_blame(&mut self, leg: Leg, failure: &Failure) {
         if let Failure::BadInput(_) = failure {
             let provider = self.provider(leg);
@@ -188,7 +190,7 @@ impl JobCore {
         self.lose_for(leg, Loss::Gone(lease::cut(why)));
     }
 
-    /// A leg was to be done by now.
+    /// Handles a leg whose work is overdue.
     pub(super) fn on_late(&mut self, leg: Leg) {
         match self.talking(leg).map(|state| state.stage) {
             Some(Stage::Asked) => self.on_asked_gone(leg),
@@ -202,7 +204,7 @@ impl JobCore {
         state.stage = stage;
     }
 
-    /// Lets those go that are ready, once all have accepted.
+    /// Orders the ready legs to begin, once all have accepted.
     fn go(&mut self, n: u32) {
         let attempt = self.attempt(n);
         if attempt.legs.iter().any(|leg| leg.stage < Stage::Accepted) {
@@ -224,7 +226,7 @@ impl JobCore {
         self.fill(n);
     }
 
-    /// The first request, which a leg was told of when it was opened, may be run.
+    /// Starts the first request, which a leg received when its stream opened.
     fn begin_first(&mut self, leg: Leg) {
         let now = self.now.tick;
         let attempt = self.attempt(leg.attempt);
@@ -236,7 +238,7 @@ impl JobCore {
         state.open.insert(first);
     }
 
-    /// Sends as many requests as there is room for; says when none follows.
+    /// Sends as many requests as the window allows, and says when none follows.
     pub(super) fn fill(&mut self, n: u32) {
         let window = self.spec.window.clamp(1, WINDOW_MAX) as usize;
         let attempt = self.attempts.get_mut(&n).expect("it is filled");
@@ -287,7 +289,7 @@ impl JobCore {
         }
     }
 
-    /// Tells a leg of the requests that it does not know, and that none follows.
+    /// Sends a leg the requests that it does not know, and the end of requests.
     pub(super) fn catch_up(&mut self, leg: Leg) {
         let attempt = self.attempts.get_mut(&leg.attempt).expect("it runs");
         let state = &mut attempt.legs[leg.place as usize];
@@ -299,7 +301,7 @@ impl JobCore {
             let number = attempt.sent[state.told];
             state.told += 1;
             state.open.insert(number);
-            // What is answered already was sent to all that run.
+            // Every running leg already received the requests that have answers.
             let asked = self.requests.get(&number).expect("it is not answered");
             let request = Request {
                 number,
@@ -342,14 +344,15 @@ impl JobCore {
         });
     }
 
-    /// How long a part may take for a request: what was planned is for one of the usual size.
+    /// Returns how long a part may take for a request. The plan's time is for a request of the
+    /// usual size.
     fn request_patience(&self, request: u32, expected: Micros) -> Micros {
         let size = self.requests.get(&request).map_or(1, |asked| asked.size);
         patience(Micros(expected.0.saturating_mul(size.max(1).into())))
     }
 
-    /// How long a leg may run a part for a request: as long as the user waits for one of which only
-    /// a run tells how long it takes.
+    /// Returns how long a leg may run a part for a request. If only the run can show its length,
+    /// that is the user's own limit.
     fn run_patience(&mut self, leg: Leg, request: u32, part: u32) -> Micros {
         let time_max = self.spec.limits.time_max;
         let attempt = self.attempt(leg.attempt);
@@ -412,8 +415,8 @@ impl JobCore {
         self.limit_others(leg.attempt);
     }
 
-    /// The planned time of the run that failed, where its inputs are at fault: the longest of those
-    /// that may have been under way.
+    /// Returns the planned time of the failed run, if its inputs are at fault: the longest of those
+    /// that can have been under way.
     fn failed_run(&mut self, leg: Leg, failure: &Failure) -> Micros {
         if !matches!(failure, Failure::BadInput(_)) {
             return Micros(0);
@@ -431,7 +434,7 @@ impl JobCore {
         planned.max().unwrap_or_default()
     }
 
-    /// What it means that a provider begins nothing more.
+    /// Returns the reason for a provider's stall.
     fn stalled_by(&mut self, leg: Leg, failure: Failure) -> Reason {
         let attempt = self.attempt(leg.attempt);
         let provider = attempt.leg(leg.place).terms.provider;
@@ -460,14 +463,14 @@ impl JobCore {
             attempt.failed.get_or_insert(reason);
             self.limit_others(leg.attempt);
         } else if !attempt.no_more {
-            // It takes no other request: the rest is for the next attempt.
+            // The leg accepts no other request: the rest is for the next attempt.
             attempt.requests_max = attempt.sent.len();
             attempt.no_more = true;
             self.catch_up_all(leg.attempt);
         }
     }
 
-    /// The result of a leg is here. What it has noted is still to be answered.
+    /// Takes the result of a leg. The core must still answer its notes.
     pub(super) fn take_finished(&mut self, leg: Leg, finished: WorkResult) {
         let is_note = |timer| matches!(timer, Timer::Note(_));
         let now = self.now.tick;
@@ -488,7 +491,7 @@ impl JobCore {
 }
 
 impl Attempt {
-    /// The first request is in what the legs are told.
+    /// Notes the first request, which is part of the legs' starts.
     pub(super) fn send(&mut self, first: &Request, last: bool) {
         assert!(self.sent.is_empty(), "there is one first request");
         self.add(first);
@@ -502,7 +505,7 @@ impl Attempt {
         }
     }
 
-    /// A request is sent.
+    /// Notes a request as sent.
     pub(super) fn add(&mut self, request: &Request) {
         self.sent.push(request.number);
         let sequence = self.sequences.entry(request.sequence).or_default();
@@ -511,8 +514,8 @@ impl Attempt {
         self.given.extend(request.inputs.iter().map(|(_, id)| *id));
     }
 
-    /// Why a request cannot be sent: it lacks an input, and none before it in its sequence feeds
-    /// that.
+    /// Returns why a request cannot be sent: it lacks an input that no earlier request of its
+    /// sequence feeds.
     pub(super) fn lack(&self, request: &Request) -> Option<Reason> {
         let given = request.inputs.iter().map(|(name, _)| name.as_str());
         let given: BTreeSet<&str> = given.collect();
@@ -526,7 +529,7 @@ impl Attempt {
         Some(Reason::NoPlan(NoPlan { kind, text }))
     }
 
-    /// The request after one in its sequence, if it was sent.
+    /// Returns the next request of the same sequence, if it was sent.
     pub(super) fn after(&self, request: u32) -> Option<u32> {
         self.sequences.values().find_map(|sent| {
             let place = sent.binary_search(&request).ok()?;
@@ -534,7 +537,7 @@ impl Attempt {
         })
     }
 
-    /// The most tensors that one request adds to the inputs or to the outputs of a receipt.
+    /// Returns the most tensors that one request adds to the inputs or to the outputs of a receipt.
     fn tensors_each(&self, place: u32) -> usize {
         let start = self.leg(place).start.as_ref().expect("it is made by now");
         if start.sequences > 0 {
@@ -549,7 +552,7 @@ impl Attempt {
 }
 
 impl LegState {
-    /// How long it may say nothing.
+    /// Returns how long the provider may be silent.
     fn silence_max(&self) -> Micros {
         match self.stage {
             Stage::Sold | Stage::Asked | Stage::Opened => FIRST_WORD_MAX,
@@ -558,7 +561,7 @@ impl LegState {
     }
 }
 
-/// What a peer says of a failure, cut.
+/// Returns a peer's failure with its text cut to the limit.
 fn cut(failure: Failure) -> Failure {
     match failure {
         Failure::Lease(text) => Failure::Lease(lease::cut(text)),

@@ -1,7 +1,7 @@
-//! Who is paid, and who is not: receipts are signed and settled, work that is refused is disputed.
+//! Payment: the core signs and settles receipts, and disputes the leases that it refuses.
 //!
-//! What is refused is put down, told, and disputed in the log at once: whatever its provider notes
-//! afterwards comes too late.
+//! The core records a refusal, sends it to the provider and disputes the lease in the log at once,
+//! so that a later usage note comes too late.
 
 use std::collections::BTreeSet;
 
@@ -20,18 +20,18 @@ use super::state::{Attempt, Doubt, Stage, Timer, Wait};
 use crate::clock::Micros;
 use crate::lease::{BuyerWord, Source, WINDOW_MAX};
 
-/// How long answers may take to decide where no note of usage is open: providers make one half a
-/// minute after they were asked at the latest.
+/// How long answers have to decide if no usage note is open. Providers send one at the latest half
+/// a minute after they were asked.
 const DECIDED_WITHIN: Micros = Micros::seconds(25);
 
-/// How far this buyer's clock may be behind the one that a provider bills by.
+/// The most by which this buyer's clock may lag the clock that a provider bills by.
 const CLOCKS_DIFFER: Millis = Millis(5_000);
 
-/// Comparisons with answers that are under way at a time.
+/// The most comparisons with answers under way at a time.
 const PAIRS_MAX: usize = 512;
 
 impl JobCore {
-    /// The legs whose receipts are not what was bought.
+    /// Returns the legs whose receipts do not match the purchase.
     pub(super) fn objections(&self, n: u32) -> Vec<(Leg, Objection)> {
         let attempt = &self.attempts[&n];
         let told = self.past.as_ref().filter(|_| attempt.is_resumed);
@@ -45,7 +45,7 @@ impl JobCore {
             let given: BTreeSet<ContentId> = given.into_iter().chain(self.given(n)).collect();
             let mut said: BTreeSet<ContentId> = leg.all_made().map(|(_, id)| *id).collect();
             if let Some(past) = told.filter(|_| attempt.plan.second_of(place).is_none()) {
-                // Of what its answers are made of it may not be silent.
+                // The receipt must name the tensors in the answers.
                 let answered = past.answered_by(n);
                 let outputs = attempt
                     .plan
@@ -82,14 +82,14 @@ impl JobCore {
         objections
     }
 
-    /// The tensors that the buyer may have given in an attempt.
+    /// Returns the tensors that the buyer may have given in an attempt.
     fn given(&self, n: u32) -> impl Iterator<Item = ContentId> {
         let attempt = &self.attempts[&n];
         let earlier = self.spec.given.iter().filter(|_| attempt.is_resumed);
         attempt.given.iter().chain(earlier).copied()
     }
 
-    /// What an attempt made is put down: the receipts may be signed.
+    /// Signs the receipts of an attempt whose right results are on the disk.
     pub(super) fn on_right(&mut self, n: u32) {
         let mut signed = Vec::new();
         for place in self.attempt(n).places() {
@@ -149,7 +149,7 @@ impl JobCore {
         self.end(End::Failed(reason));
     }
 
-    /// Does not pay for what a leg gave: that is put down, told, and disputed.
+    /// Refuses to pay for a leg: records that, and then sends and disputes it.
     pub(super) fn refuse(&mut self, leg: Leg, reason: Reason) {
         let why = reason.to_string();
         let attempt = self.attempt(leg.attempt);
@@ -167,7 +167,8 @@ impl JobCore {
         }
     }
 
-    /// Puts down that a leg is not paid: that is told and disputed then.
+    /// Records that a leg gets no payment. Once that is on the disk, the core sends and disputes
+    /// it.
     pub(super) fn record_refused(&mut self, leg: Leg, why: String) {
         let terms = &self.attempt(leg.attempt).leg(leg.place).terms;
         let (lease, provider) = (terms.lease, terms.provider);
@@ -189,17 +190,18 @@ impl JobCore {
         self.dispute(lease);
     }
 
-    /// Refuses a lease in the log: nothing but what was accepted is paid for it.
+    /// Disputes a lease in the log, which then pays no more than the buyer accepted.
     pub(super) fn dispute(&mut self, lease: LeaseId) {
         self.command(Command::Dispute { lease }, Wait::Dispute(lease));
     }
 
-    /// A followed lease stands otherwise than before.
+    /// Handles a new state of a followed lease.
     pub(super) fn on_changed(&mut self, lease: &Lease) {
         let at_work = self.paid_as_they_go().find(|(_, id)| *id == lease.id);
         if let Some((leg, _)) = at_work {
             if lease.reserved_until.is_some() {
-                // Its provider sees no work: this buyer is there, and pays for what it holds.
+                // The provider reports no work: this buyer answers, and pays for the time it holds
+                // the device.
                 self.start_work(leg);
             }
             self.on_prolonged(leg, lease.deadline);
@@ -233,7 +235,7 @@ impl JobCore {
         self.tell(JobEvent::NotCommanded { lease, why });
     }
 
-    /// Follows the leases of which it matters how they stand.
+    /// Follows the leases whose state the core must know.
     pub(super) fn follow(&mut self) {
         let followed = self.doubted().chain(self.paid_as_they_go());
         let leases: Vec<LeaseId> = followed.map(|(_, lease)| lease).collect();
@@ -251,7 +253,7 @@ impl JobCore {
         })
     }
 
-    /// Holds back the legs of a resumed attempt that nobody bears out.
+    /// Holds back the legs of a resumed attempt that no other run or answer confirms.
     pub(super) fn doubt(&mut self, n: u32) {
         let attempt = &self.attempts[&n];
         let answered = self
@@ -294,7 +296,7 @@ impl JobCore {
         }
     }
 
-    /// An answer is evidence for who made the same.
+    /// Weighs an answer as evidence for the legs in doubt that made the same values.
     pub(super) fn weigh(&mut self, outputs: &[(String, ContentId)]) {
         let doubted: Vec<Leg> = self.doubted().map(|(leg, _)| leg).collect();
         for leg in doubted {
@@ -360,7 +362,7 @@ impl JobCore {
         );
     }
 
-    /// Nothing bears a leg out in time.
+    /// Refuses a leg that no evidence confirmed in time.
     pub(super) fn decide(&mut self, leg: Leg) {
         let provider = self.provider(leg);
         let state = self.attempt(leg.attempt).leg(leg.place);
@@ -379,7 +381,7 @@ impl JobCore {
         );
     }
 
-    /// Decides against all that is in doubt, since no answer comes any more.
+    /// Refuses all legs in doubt, because no more answers will come.
     pub(super) fn decide_all(&mut self) {
         let doubted: Vec<Leg> = self.doubted().map(|(leg, _)| leg).collect();
         for leg in doubted {
@@ -395,7 +397,8 @@ impl Pair {
 }
 
 impl Attempt {
-    /// The tensors of others that a leg may have used, and how many of others nobody told of.
+    /// Returns the tensors of others that a leg may have used, and how many more of others no
+    /// provider reported.
     fn given_to(&self, place: u32) -> (Vec<ContentId>, usize) {
         let start = self.leg(place).start.as_ref().expect("it was told");
         let (mut given, mut untold) = (Vec::new(), 0);
@@ -410,7 +413,7 @@ impl Attempt {
                 .map(|(_, id)| *id)
                 .collect();
             let all = match self.is_resumed {
-                // What a maker that is gone gave is known to nobody here.
+                // This buyer does not know the outputs of a maker that is gone.
                 true if named.is_empty() => WINDOW_MAX as usize,
                 true => named.len(),
                 false => self.sent.len(),

@@ -1,4 +1,4 @@
-//! What a job is told once, when it begins.
+//! The specification of a job, fixed when it begins.
 
 use std::collections::BTreeSet;
 
@@ -8,44 +8,43 @@ use souk_memory::ContentId;
 
 use crate::clock::Micros;
 
-/// A job: what is to be made, and what its buyer will bear.
+/// A job: the outputs to make, and the buyer's limits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobSpec {
-    /// Its id, of no other job's; its first leases are bought under it.
+    /// Its id, which no other job has; its first leases are bought under it.
     pub job: JobId,
-    /// Who buys.
+    /// The account that buys.
     pub account: AccountKey,
     /// The market it buys in.
     pub market: MarketId,
-    /// What it is about: the model with the shapes of its inputs, and the inputs where there is one
-    /// request. A job is resumed with the same.
+    /// The id of its subject: the model with the shapes of its inputs, and the inputs if there is
+    /// one request. A job resumes with the same subject.
     pub subject: ContentId,
-    /// The caller's own words, kept in the journal.
+    /// The caller's command, which the journal keeps.
     pub command: String,
     /// The names of the outputs of each request.
     pub outputs: Vec<String>,
-    /// How many requests there will be, for the plan and the length of leases.
+    /// The number of requests expected, for the plan and the length of leases.
     pub requests: u32,
-    /// For how many sequences providers keep states from request to request, 0 for none: what was
-    /// computed is then of no use to another provider, and the job ends where its leases do.
+    /// The number of sequences for which providers keep states from request to request, 0 for none.
+    /// Another provider cannot use those states, so such a job ends when its leases do.
     pub sequences: u32,
-    /// How many requests may be under way at a time.
+    /// The most requests under way at a time.
     pub window: u32,
-    /// The inputs of all requests, those answered in earlier lives too, where a job is resumed.
+    /// The inputs of all requests, including those answered in earlier lives, if the job resumes.
     pub given: BTreeSet<ContentId>,
-    /// What the buyer will bear.
+    /// The buyer's limits.
     pub limits: Limits,
 }
 
-/// What a buyer will bear.
+/// The limits that a buyer sets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// The most the job may ever cost, all that failed on the way counted; none for whatever the
-    /// account has.
+    /// The most that the job may ever cost, including all failures; none for the account's balance.
     pub budget: Option<Credits>,
-    /// The most it may take from its begin to its last output; none for any time.
+    /// The most time from its begin to its last output; none for any time.
     pub deadline: Option<Micros>,
-    /// The most that a run may take of which nobody knows beforehand how long it takes.
+    /// The most time for a run whose length is unknown before it runs.
     pub time_max: Micros,
     /// How long to wait for devices that others have leased.
     pub wait: Micros,
@@ -53,18 +52,19 @@ pub struct Limits {
     pub providers_min: u32,
     /// The most providers.
     pub providers_max: u32,
-    /// Providers not to buy from.
+    /// The providers not to buy from.
     pub excluded: Vec<AccountKey>,
-    /// Where devices may be.
+    /// The regions where devices may be.
     pub regions: Regions,
     /// The least reputation of a provider.
     pub reputation_min: Permille,
-    /// The least notice a provider must give before it takes a device back.
+    /// The least notice that a provider must give before it reclaims a device.
     pub notice_min: Millis,
-    /// On how many providers each part is run, 1 or 2: with two, their results are compared.
+    /// The number of providers that run each part, 1 or 2: with two, the buyer compares their
+    /// results.
     pub copies: u32,
-    /// Whether providers may take devices back, with the notice they state.
+    /// Whether providers may reclaim devices, with the notice they state.
     pub spot: bool,
-    /// Its place among this buyer's own leases at the same provider.
+    /// Its priority among this buyer's own leases at the same provider.
     pub priority: u8,
 }

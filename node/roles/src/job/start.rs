@@ -1,5 +1,5 @@
-//! What each provider of an attempt is told: its parts, where their inputs come from, and who waits
-//! for their outputs.
+//! The starts of an attempt: the parts of each provider, the sources of their inputs, and the
+//! consumers of their outputs.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::facts::Terms;
 use super::plan::{Plan, PlanFeedback, PlanInput, PlanOutput, PlanPart};
 use crate::lease::{Contact, Feedback, Input, Output, Part, Request, Source, Start};
 
-/// What all are told by.
+/// The facts that all starts of an attempt share.
 pub(super) struct Briefing<'a> {
     pub plan: &'a Plan,
     pub terms: Vec<&'a Terms>,
@@ -17,12 +17,12 @@ pub(super) struct Briefing<'a> {
     pub job: JobId,
     pub priority: u8,
     pub last: bool,
-    /// How many sequences it has, if it is a session.
+    /// The number of sequences of a session; 0 if it is none.
     pub sequences: u32,
 }
 
 impl Briefing<'_> {
-    /// What the provider at `place` is told.
+    /// Returns the start for the provider at `place`.
     pub(super) fn start(&self, place: u32, first: &Request) -> Start {
         let terms = self.terms[place as usize];
         let fed: Vec<(u32, &PlanFeedback)> = self.plan.feedback().collect();
@@ -69,7 +69,7 @@ impl Briefing<'_> {
                 .iter()
                 .map(|it| self.output(place, it, &fed_by(it)))
                 .collect(),
-            // Of another ask than was planned with the speed is not judged.
+            // If the ask is not the planned one, the speed is not judged.
             flops: if is_as_planned {
                 part.flops[is_twin]
             } else {
@@ -79,8 +79,8 @@ impl Briefing<'_> {
         }
     }
 
-    /// Where an input comes from. A second run reads what the first runs made, so that what is
-    /// compared was made from the same.
+    /// Returns an input with its source. A second run reads the first runs' outputs, so that both
+    /// compared runs have the same inputs.
     fn input(&self, place: u32, input: &PlanInput) -> Input {
         let source = match input.maker.map(|maker| self.maker(place, maker)) {
             None => Source::Buyer,
@@ -98,7 +98,8 @@ impl Briefing<'_> {
         }
     }
 
-    /// The lease and the provider that make a part for this place; none where it is its own.
+    /// Returns the lease and the provider that make a part for this place; none if the place makes
+    /// it itself.
     fn maker(&self, place: u32, part: u32) -> Option<(LeaseId, AccountKey)> {
         let maker = self.plan.parts[part as usize].leg;
         (maker != place).then(|| self.party(maker))
@@ -107,7 +108,7 @@ impl Briefing<'_> {
     fn output(&self, place: u32, output: &PlanOutput, fed: &[u32]) -> Output {
         let mut others = BTreeSet::new();
         if self.plan.first_of(place) == place {
-            // A part of one's own is no reader, but its second run is.
+            // A part at the same place is no consumer, but its second run is.
             for reader in output.readers.iter().chain(fed) {
                 let first = self.plan.parts[*reader as usize].leg;
                 others.extend(
@@ -132,7 +133,7 @@ impl Briefing<'_> {
     }
 }
 
-/// What of a request the parts at a place read of the buyer.
+/// Returns the request with only the inputs that the parts at a place read from the buyer.
 pub(super) fn for_place(plan: &Plan, place: u32, request: &Request) -> Request {
     let inputs = plan.parts_at(place).flat_map(|(_, part)| &part.inputs);
     let own = inputs.filter(|input| input.maker.is_none());

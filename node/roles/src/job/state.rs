@@ -1,4 +1,4 @@
-//! What a core remembers of attempts, their legs and their requests.
+//! The state that a job core keeps of its attempts, their legs and their requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,16 +18,16 @@ use crate::lease::Start;
 /// Tensors by name.
 pub(super) type Tensors = Vec<(String, ContentId)>;
 
-/// What an attempt is for.
+/// The purpose of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Errand {
-    /// To answer requests.
+    /// The attempt answers requests.
     Main,
-    /// To decide between two runs of a part that are unlike.
+    /// The attempt decides between two runs of a part that disagree.
     Check,
 }
 
-/// What an effect's answer is for.
+/// The purpose of a pending effect, which its answer returns to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Wait {
     Began,
@@ -51,16 +51,16 @@ pub(super) enum Wait {
         name: String,
         id: ContentId,
     },
-    /// What a part read that is to be run a third time.
+    /// Fetches an input of a part for its third run.
     FetchGiven {
         leg: Leg,
         name: String,
     },
-    /// Where those are who made what an earlier life was given.
+    /// Finds the makers of the answers that an earlier life gave.
     FindPast {
         request: u32,
     },
-    /// What an earlier life was given, from who made it.
+    /// Fetches from its maker a value that an earlier life gave.
     FetchPast {
         request: u32,
         name: String,
@@ -93,7 +93,7 @@ pub(super) enum Wait {
         lease: LeaseId,
         leg: Leg,
     },
-    /// Of an earlier life, and whether that paid it.
+    /// Signs a receipt of an earlier life. `is_paid` says whether that life paid it.
     SignPast {
         leg: Leg,
         is_paid: bool,
@@ -119,7 +119,7 @@ pub(super) enum Wait {
     RecordOver,
 }
 
-/// A tensor that is on its way through the buyer.
+/// A tensor that the buyer passes on from its maker to a reader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RelayedOffer {
     pub offer: crate::lease::Offer,
@@ -127,7 +127,7 @@ pub(super) struct RelayedOffer {
 }
 
 impl Wait {
-    /// The attempt that goes no further before this is answered.
+    /// Returns the attempt that must wait for this answer.
     pub(super) fn attempt(&self) -> Option<u32> {
         match self {
             Wait::Find(n) | Wait::RecordAttempt(n) | Wait::Serve(n) => Some(*n),
@@ -142,7 +142,7 @@ impl Wait {
         }
     }
 
-    /// Whether it is awaited although the job ends.
+    /// Returns whether the core awaits the answer even while the job ends.
     pub(super) fn outlives(&self) -> bool {
         matches!(
             self,
@@ -161,41 +161,41 @@ impl Wait {
     }
 }
 
-/// Kinds of moments that are awaited.
+/// The moments that a job core awaits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Timer {
-    /// The job's time is over.
+    /// The job reaches its deadline.
     Deadline,
-    /// Book or escrow are looked at again.
+    /// The core looks at the book or the escrow again.
     LookAgain(Errand),
-    /// No request is sent in this attempt any more.
+    /// The attempt sends its last request.
     SendUntil(u32),
-    /// No answer is awaited in this attempt any more.
+    /// The attempt stops waiting for answers.
     AwaitUntil(u32),
     /// The attempt's first lease ends.
     LeaseEnd(u32),
-    /// Half of what was left of its leases is over: they may be made longer.
+    /// Half of the remaining lease time is over; the core can extend the leases.
     Extend(u32),
-    /// The log is told that the work of a leg has begun.
+    /// The core reports to the log that a leg's work has begun.
     Start(Leg),
-    /// A provider was to say at least that it lives.
+    /// A provider's heartbeat is overdue.
     Silent(Leg),
-    /// A note of a leg at work is to be answered.
+    /// The core must answer a usage note of a leg at work.
     Note(Leg),
-    /// A part was to be made.
+    /// A part is overdue.
     Patience { leg: Leg, request: u32, part: u32 },
-    /// A leg that was told to stop was to be done.
+    /// The last result of a leg that the core stopped is overdue.
     Wrap(Leg),
-    /// A provider at work is asked again.
+    /// The core contacts a provider at work again.
     AskAgain(Leg),
-    /// A leg in doubt is decided.
+    /// The core decides on a leg in doubt.
     Decide(Leg),
-    /// It is looked once more for what still runs.
+    /// The core looks for running leases one last time.
     LookLast,
 }
 
 impl Timer {
-    /// The leg whose conversation it is about.
+    /// Returns the leg whose conversation the timer belongs to.
     pub(super) fn leg(self) -> Option<Leg> {
         match self {
             Timer::Start(leg)
@@ -209,41 +209,41 @@ impl Timer {
     }
 }
 
-/// How far the buying of an attempt is.
+/// The progress of an attempt's purchase.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pursuit {
     pub phase: Phase,
-    /// A plan that is to be bought.
+    /// The plan to buy.
     pub plan: Option<Box<Plan>>,
-    /// Until when what passes is waited for.
+    /// The end of the wait for a passing obstacle.
     pub wait_until: Option<Micros>,
-    /// The budget is too small while leases that are over hold some of it.
+    /// The shortage of budget while closed leases still hold some of it.
     pub shortage: Option<Shortage>,
-    /// What leases held when they were looked at last.
+    /// The escrow of the leases at the last look.
     pub held: Credits,
-    /// What was left of the budget then.
+    /// The rest of the budget at the last look.
     pub left: Option<Credits>,
 }
 
-/// What is under way between attempts.
+/// The activity between attempts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Phase {
-    /// Nothing, or an attempt.
+    /// No activity, or an attempt is running.
     #[default]
     Idle,
-    /// The job's leases are looked at.
+    /// The core looks up the job's leases.
     Looking,
-    /// A plan is made.
+    /// The core awaits a plan.
     Planning,
-    /// A moment is waited for.
+    /// The core waits for a moment.
     Pausing,
-    /// A gang is bid for.
+    /// The core bids for a gang of leases.
     Buying,
-    /// It is looked for whether it was bought.
+    /// The core looks up whether the market sold the gang.
     Adopting,
 }
 
-/// A budget that is too small as long as nothing comes back.
+/// A budget that is too small until some escrow returns.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Shortage {
     pub until: Micros,
@@ -251,107 +251,107 @@ pub(super) struct Shortage {
     pub reason: Reason,
 }
 
-/// Where a leg is.
+/// The stage of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Stage {
-    /// Its lease is bought.
+    /// The market sold its lease.
     Sold,
-    /// Its provider is asked how the lease went.
+    /// The core asks its provider how the lease went.
     Asked,
-    /// Its provider is told what to do.
+    /// The core opened a stream with the work.
     Opened,
-    /// It has accepted.
+    /// The provider accepted.
     Accepted,
-    /// It has compiled.
+    /// The provider compiled its parts.
     Ready,
-    /// It was told to go.
+    /// The core ordered the provider to begin.
     Working,
-    /// Its result is here and not judged.
+    /// The result is here and not judged.
     Finished,
-    /// Its result is not borne out by anybody.
+    /// No other run or answer confirms the result.
     Doubted,
-    /// It is right, and that is being put down.
+    /// The result is right, and the core records that.
     Right,
-    /// The receipt is signed or settled.
+    /// The core signs or settles the receipt.
     Signing,
-    /// Both signed, and the market knows.
+    /// Both sides signed, and the market knows.
     Settled,
-    /// It is not paid.
+    /// The core does not pay for the leg.
     Refused,
-    /// It gave no result.
+    /// The leg gave no result.
     Lost,
 }
 
 impl Stage {
-    /// Whether its provider may still say something of its work.
+    /// Returns whether its provider can still report about its work.
     pub(super) fn is_talking(self) -> bool {
         (Stage::Asked..=Stage::Working).contains(&self)
     }
 
-    /// Whether nothing more comes of it.
+    /// Returns whether the leg has ended.
     pub(super) fn is_over(self) -> bool {
         self >= Stage::Finished
     }
 
-    /// Whether the attempt need not wait for it.
+    /// Returns whether the attempt can close without waiting for the leg.
     pub(super) fn is_closed(self) -> bool {
         self >= Stage::Settled || self == Stage::Doubted
     }
 }
 
-/// One lease of an attempt.
+/// The state of one lease of an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LegState {
     pub terms: Terms,
-    /// What its provider is told; none before its peers are found.
+    /// The work for its provider; none until the core has found the provider's peers.
     pub start: Option<Start>,
     pub stage: Stage,
-    /// How many of the attempt's requests it was told of.
+    /// The number of the attempt's requests sent to it.
     pub told: usize,
-    /// Whether it knows that none follows.
+    /// Whether the provider knows that no request follows.
     pub knows_last: bool,
-    /// How many parts of each request it is still to run.
+    /// The number of parts of each request that it can still run; no limit if none.
     pub limit: Option<u32>,
     pub has_stalled: bool,
-    /// When it said something last.
+    /// When the provider was last heard from.
     pub heard: Micros,
-    /// The planned time of a run that failed by its inputs: it is paid, though it gave nothing.
+    /// The planned time of a run that failed because of its inputs, which the buyer pays for.
     pub failed_run: Micros,
-    /// Whether the log was told that its work has begun: silence pays for it from then on.
+    /// Whether the log knows that its work has begun: from then on, silence pays for it.
     pub has_started: bool,
-    /// The note of usage that was seen last.
+    /// The last usage note seen.
     pub noted: Option<Note>,
-    /// Parts that were made when it last accepted a note by word.
+    /// The number of parts made when the core last accepted a note on the stream.
     pub agreed_parts: usize,
-    /// The requests that it was told of and has not made whole.
+    /// The requests sent to it that it has not completed.
     pub open: BTreeSet<u32>,
-    /// What is known of its length beside its terms.
+    /// The length of its lease, beyond its terms.
     pub span: LeaseSpan,
-    /// How long it had something to do.
+    /// The time during which it had work.
     pub seen: SeenTime,
-    /// Since when an answer of it is awaited that needs no work, and the soonest that one came.
+    /// When the core sent a word whose answer needs no work, and the shortest such round trip.
     pub called: Option<Micros>,
     pub echo: Option<Micros>,
-    /// Whether it is refused in the log already, though what it made may be right.
+    /// Whether the core disputed it in the log already, although its result can be right.
     pub is_disputed: bool,
-    /// What it made of each request, part by part.
+    /// The outputs that it made of each request, part by part.
     pub made: BTreeMap<u32, Vec<Tensors>>,
-    /// What it wants signed.
+    /// The receipt that it asks the buyer to sign.
     pub receipt: Option<Box<Receipt>>,
-    /// What it serves, now it is done.
+    /// The contents that it serves since it finished.
     pub served: BTreeSet<ContentId>,
-    /// What of it others did not take.
+    /// Its outputs that their readers did not accept.
     pub untaken: BTreeSet<(u32, String, LeaseId)>,
-    /// What of it is in doubt, and how many comparisons with answers are under way.
+    /// The doubt about its outputs, if any.
     pub doubt: Option<Doubt>,
 }
 
-/// What of a leg nobody bears out yet.
+/// The outputs of a leg that no other run or answer confirms yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Doubt {
-    /// Name, tensor, and how far results of that part may be apart.
+    /// The name, the tensor and the tolerance of its part, in parts per million.
     pub left: Vec<(String, ContentId, u32)>,
-    /// The note that says how long there is.
+    /// When the log accepted the note that sets the time to decide.
     pub note: Option<Millis>,
 }
 
@@ -384,7 +384,7 @@ impl LegState {
         }
     }
 
-    /// It has answered what needs no work.
+    /// Records an answer that needs no work.
     pub(super) fn answered(&mut self, now: Micros) {
         if let Some(called) = self.called.take() {
             let took = now.since(called);
@@ -392,38 +392,38 @@ impl LegState {
         }
     }
 
-    /// How many parts of a request it made.
+    /// Returns the number of parts of a request that it made.
     pub(super) fn parts_made(&self, request: u32) -> u32 {
         let made = self.made.get(&request).map_or(0, Vec::len);
         u32::try_from(made).expect("parts are few")
     }
 
-    /// Everything that it said it made.
+    /// Returns every output that it reported.
     pub(super) fn all_made(&self) -> impl Iterator<Item = &(String, ContentId)> {
         self.made.values().flatten().flatten()
     }
 }
 
-/// How far a request is in an attempt.
+/// The progress of a request in an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Progress {
-    /// Some part is not made.
+    /// Some part is missing.
     Open,
-    /// Two runs of it are compared.
+    /// The core compares two runs of it.
     Comparing,
-    /// Its outputs are fetched.
+    /// The core fetches its outputs.
     Fetching,
-    /// They are here.
+    /// The outputs are here.
     Here,
-    /// They are given to the caller.
+    /// The core passes the outputs to the caller.
     Given,
     /// The caller has them.
     Taken,
-    /// Two runs are not alike, or an output did not come.
+    /// Two runs differ, or an output did not arrive.
     Broken,
 }
 
-/// How far the judging of an attempt is.
+/// The progress of the verdict on an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum Judging {
     Running,
@@ -432,11 +432,11 @@ pub(super) enum Judging {
     Fetching,
     Keeping,
     Settling,
-    /// Some of its legs are in doubt; nothing waits for that.
+    /// Some of its legs are in doubt; no other work waits for them.
     Doubting,
 }
 
-/// A gang of leases and what is done with them.
+/// A gang of leases and the work done with them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Attempt {
     pub errand: Errand,
@@ -444,42 +444,42 @@ pub(super) struct Attempt {
     pub is_resumed: bool,
     pub plan: Box<Plan>,
     pub legs: Vec<LegState>,
-    /// The numbers of the requests that were sent, in order.
+    /// The numbers of the requests sent, in order.
     pub sent: Vec<u32>,
     pub progress: BTreeMap<u32, Progress>,
-    /// The same of each sequence.
+    /// The numbers of the requests sent, by sequence.
     pub sequences: BTreeMap<u32, Vec<u32>>,
     /// The tensors that the buyer gave.
     pub given: BTreeSet<ContentId>,
-    /// The most requests that the receipts can name, and their time allows.
+    /// The most requests that the receipts can name and their time allows.
     pub requests_max: usize,
-    /// Nothing more is sent.
+    /// Whether the attempt sends no more requests.
     pub no_more: bool,
-    /// All have accepted.
+    /// Whether all providers have accepted.
     pub has_begun: bool,
     pub failed: Option<Reason>,
-    /// What is no failure where there is another.
+    /// A reason that counts only if there is no failure.
     pub stalled: Option<Reason>,
     pub judging: Judging,
-    /// Whether two runs of a part of a request are alike, once that is known.
+    /// Whether two runs of a part of a request agree, once the core knows.
     pub alike: BTreeMap<(u32, u32), bool>,
     pub questions: Vec<Question>,
-    /// Parts whose run is wrong, or read what is wrong.
+    /// The parts whose run is wrong, or which read a wrong value.
     pub tainted: BTreeSet<u32>,
-    /// Values of the request that is left, right and here.
+    /// The values of the unanswered request that are right and here.
     pub right: BTreeMap<String, ContentId>,
 }
 
-/// A part of whose runs it is not known which is right.
+/// A part with runs that disagree, or that no second run confirms.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Question {
     pub request: u32,
     pub part: u32,
-    /// The value that differs, or the part's first where there is nothing to differ from.
+    /// The value that differs, or the part's first value if there are no two to compare.
     pub value: String,
-    /// The place of each run that came to its end, and whether it agrees with the third.
+    /// The place of each run that completed, and whether it agrees with the third.
     pub runs: BTreeMap<u32, bool>,
-    /// What a third made.
+    /// The outputs of the third run.
     pub third: Option<BTreeMap<String, ContentId>>,
     pub is_compared: bool,
 }
@@ -493,7 +493,7 @@ impl Attempt {
         0..u32::try_from(self.legs.len()).expect("legs are few")
     }
 
-    /// The number of a part among those of its place.
+    /// Returns the index of a part among those of its place.
     pub(super) fn order(&self, part: u32) -> usize {
         let place = self.plan.parts[part as usize].leg;
         let mut parts = self.plan.parts_at(place);
@@ -501,13 +501,13 @@ impl Attempt {
         order.expect("a part is run where it was placed")
     }
 
-    /// What a place made of a part of a request.
+    /// Returns the outputs that a place made of a part of a request.
     pub(super) fn made(&self, place: u32, request: u32, part: u32) -> Option<&Tensors> {
         let made = self.leg(place).made.get(&request)?;
         made.get(self.order(part))
     }
 
-    /// The value of a name among what a place made of a part.
+    /// Returns a named output that a place made of a part.
     pub(super) fn value(
         &self,
         place: u32,
@@ -521,7 +521,7 @@ impl Attempt {
             .map(|(_, id)| *id)
     }
 
-    /// Whether every place made every part of a request.
+    /// Returns whether every place made every part of a request.
     pub(super) fn is_made(&self, request: u32) -> bool {
         self.places().all(|place| {
             let parts = self.plan.parts_at(place).count();
@@ -529,12 +529,12 @@ impl Attempt {
         })
     }
 
-    /// Requests that were sent and are not with the caller.
+    /// Returns the number of requests that the attempt sent and the caller does not have.
     pub(super) fn under_way(&self) -> usize {
         self.sent.len() - self.answered()
     }
 
-    /// Requests of it that the caller has.
+    /// Returns the number of its requests that the caller has.
     pub(super) fn answered(&self) -> usize {
         let mut progress = self.progress.values();
         progress
@@ -543,8 +543,7 @@ impl Attempt {
             .count()
     }
 
-    /// Whether a run may be used: it is not refused, nor does it read what is wrong.
-    /// Whether what a leg made is borne out by its other run, or has none.
+    /// Returns whether a leg's other run confirms its outputs, or there is no other run.
     pub(super) fn is_borne_out(&self, place: u32) -> bool {
         let first = self.plan.first_of(place);
         if first == place && self.plan.second_of(place).is_none() {
@@ -558,7 +557,7 @@ impl Attempt {
         parts.all(|part| self.alike.get(&part) == Some(&true))
     }
 
-    /// Whether what was made can be gone on with.
+    /// Returns whether a run can be used: its leg is not refused, and it reads no wrong value.
     pub(super) fn is_usable(&self, place: u32, request: u32, part: u32) -> bool {
         let leg = self.leg(place);
         let stands = !matches!(leg.stage, Stage::Refused | Stage::Lost | Stage::Doubted);
@@ -566,33 +565,33 @@ impl Attempt {
     }
 }
 
-/// A request that is not with the caller.
+/// A request that the caller has no answer to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OpenRequest {
     pub sequence: u32,
-    /// How many times as much it brings as was planned with.
+    /// Its size as a multiple of the planned size.
     pub size: u32,
     pub inputs: Tensors,
     pub id: ContentId,
-    /// Values that are here and kept.
+    /// The values that are here and kept.
     pub values: BTreeMap<String, ContentId>,
     /// The attempt of an earlier life that answered it.
     pub answered_by: Option<u32>,
-    /// Whether the caller is given its answer.
+    /// Whether the core passed its answer to the caller.
     pub is_given: bool,
 }
 
-/// What earlier lives know of a request.
+/// The knowledge that earlier lives left of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KnownRequest {
-    /// Values that are on the disk.
+    /// The values that are on the disk.
     pub values: BTreeMap<String, ContentId>,
-    /// Its answer, and who made that.
+    /// Its answer. `makers` holds the accounts that made it.
     pub answer: Option<PastAnswer>,
     pub makers: Vec<AccountKey>,
 }
 
-/// A gang of which nobody knows whether it was bought.
+/// A gang that the market may or may not have sold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Uncertain {
     pub escrow: Credits,

@@ -1,8 +1,9 @@
-//! One account's way to a market: which validator is asked, for how long, and what is signed.
+//! One account's client to a market: decides which validator to ask, for how long, and which
+//! batches to sign.
 //!
-//! A signed batch may be sent again to another validator without harm, since its nonce makes it
-//! take effect once. So the validators are tried in turn, beginning with the last that answered,
-//! with the same bytes, until one answers or time is up.
+//! The client can safely send a signed batch again to another validator, because its nonce makes it
+//! take effect once. So it tries the validators in turn with the same bytes, beginning with the
+//! last that answered, until one answers or time is up.
 
 mod nonces;
 mod offsets;
@@ -22,10 +23,10 @@ use offsets::Offsets;
 pub use watching::WatchId;
 use watching::Watching;
 
-/// How long a question is put again. A new leader is elected well within it.
+/// How long the client repeats a question. The validators elect a new leader well within that time.
 pub const PATIENCE: Micros = Micros::seconds(10);
 
-/// How long one validator may take for one answer before the next is tried.
+/// How long one validator may take for an answer before the client tries the next.
 pub const ANSWER_PATIENCE: Micros = Micros::seconds(3);
 
 /// The pause after each validator has failed once.
@@ -34,99 +35,99 @@ const ROUND_PAUSE: Micros = Micros::millis(100);
 /// How long a signed batch stays valid by the market's clock.
 const EXPIRY: Millis = Millis(60_000);
 
-/// Times commands are signed anew because another process of the same account was faster.
+/// How often the client signs commands anew because another process of the same account was faster.
 const SIGNED_MAX: u32 = 4;
 
-/// How long what the validators said of their clocks is believed before all are asked again.
+/// How long the client trusts the validators' clocks before it asks all of them again.
 const CLOCK_PERIOD: Micros = Micros::seconds(30);
 
-/// Questions under way at a time; more wait for their turn.
+/// The most questions under way at a time; later ones wait for their turn.
 const ASKED_MAX: usize = 256;
 
-/// Names what somebody asked of the client; chosen by who asks, and given back with the reply.
+/// The id of a call to the client. The caller chooses it, and the reply repeats it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct CallId(pub u64);
 
-/// Names one question that was put to one validator. None is given twice.
+/// The id of one question to one validator. The client never uses an id twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Putting(pub u64);
 
-/// A validator, by its place in the list that the client was given.
+/// A validator, by its place in the client's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct Seat(pub usize);
 
-/// Everything that can happen to a client.
+/// An event that happens to a client.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// Somebody asks.
+    /// A caller asks a question.
     Ask {
-        /// What the reply names.
+        /// The call's id, for the reply.
         asked: CallId,
-        /// What.
+        /// The question for a validator.
         question: Box<Request>,
     },
-    /// Somebody commands.
+    /// A caller sends commands.
     Carry {
-        /// What the reply names.
+        /// The call's id, for the reply.
         asked: CallId,
-        /// What.
+        /// The commands, in order.
         commands: Vec<Command>,
     },
-    /// Who asked does not wait any more.
+    /// The caller no longer waits for the reply.
     Forget(CallId),
     /// A batch is signed.
     Signed {
-        /// For whom.
+        /// The call that needs it.
         asked: CallId,
-        /// The batch.
+        /// The batch with its signature.
         batch: Box<SignedBatch>,
     },
-    /// A validator answered, or did not.
+    /// A validator answered, or failed to.
     Heard {
-        /// Which question.
+        /// The id of the question.
         putting: Putting,
-        /// What.
+        /// The answer, or why there is none.
         heard: Result<ValidatorAnswer, Silence>,
     },
-    /// A validator that was asked for no more than that said what its clock shows.
+    /// A validator that the client only asked for the time sent it.
     Time {
-        /// Which.
+        /// The validator that answered.
         validator: Seat,
-        /// Its clock.
+        /// The time that its clock shows.
         time: Millis,
     },
-    /// Somebody wants to be told of changes to the account.
+    /// A caller wants to follow changes to an account.
     Watch(AccountKey),
-    /// Nobody does any more.
+    /// No caller follows the account any more.
     Unwatch(AccountKey),
-    /// A validator that watches said that something changed, or its word broke off.
+    /// A validator that watches an account reported a change, or the watch broke off.
     Watched {
-        /// Which watch.
+        /// The id of the watch.
         watch: WatchId,
-        /// Whether it goes on.
+        /// Whether the watch continues.
         goes_on: bool,
     },
-    /// The validators are these many from now on, in a new order.
+    /// The number of validators from now on, in a new order.
     Validators(usize),
-    /// A moment that was asked for is here.
+    /// A moment that the client requested is here.
     Woke,
 }
 
-/// What a validator answered.
+/// A validator's answer.
 #[derive(Clone, Debug)]
 pub struct ValidatorAnswer {
-    /// Its clock, where it said so.
+    /// The validator's clock, if it sent the time.
     pub time: Option<Millis>,
-    /// What.
+    /// The answer to the question.
     pub answer: Answer,
 }
 
 /// Why a validator did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Silence {
-    /// It was not reached, or the stream broke.
+    /// It was unreachable, or the stream broke.
     Broken,
-    /// It said nothing in time.
+    /// It did not answer in time.
     Slow,
     /// It is full.
     Busy,
@@ -134,66 +135,66 @@ pub enum Silence {
     Unavailable,
 }
 
-/// What a client wants done.
+/// An effect that the client requests.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Sign a batch: [`Event::Signed`].
+    /// Sign a batch. Answer: [`Event::Signed`].
     Sign {
-        /// For whom.
+        /// The call that needs it.
         asked: CallId,
-        /// The batch.
+        /// The batch to sign.
         batch: Box<Batch>,
     },
-    /// Put a question to a validator: [`Event::Heard`], or nothing once it is stopped.
+    /// Put a question to a validator. Answer: [`Event::Heard`], or none once it is stopped.
     Put {
-        /// For whom.
+        /// The call that the question belongs to.
         asked: CallId,
-        /// What the answer names.
+        /// The id of the question, for the answer.
         putting: Putting,
-        /// Whom.
+        /// The validator to ask.
         validator: Seat,
-        /// What; the same bytes each time it is put.
+        /// The question; the bytes are the same each time.
         question: Box<Request>,
     },
-    /// Put [`Request::Time`] to a validator: [`Event::Time`], or nothing where it is silent.
+    /// Put [`Request::Time`] to a validator. Answer: [`Event::Time`], or none if it is silent.
     AskTime(Seat),
-    /// What is put is not awaited any more.
+    /// Stop waiting for the answer to a question.
     Stop(Putting),
-    /// What somebody asked came to this.
+    /// Reply to a caller.
     Reply {
-        /// Who asked.
+        /// The call's id.
         asked: CallId,
-        /// What it came to.
+        /// The reply to the call.
         reply: Reply,
     },
-    /// Have a validator watch an account: [`Event::Watched`].
+    /// Ask a validator to watch an account. Answer: [`Event::Watched`].
     Watch {
-        /// What its word names.
+        /// The id of the watch, for the answer.
         watch: WatchId,
-        /// Whom.
+        /// The validator to ask.
         validator: Seat,
-        /// The account.
+        /// The account to watch.
         account: AccountKey,
     },
-    /// A watch is over.
+    /// End a watch.
     Unwatch(WatchId),
-    /// Something changed about a watched account, or may have.
+    /// Report that a watched account changed, or may have.
     Changed(AccountKey),
 }
 
-/// What a question or a batch came to.
+/// The reply to a question or a batch.
 #[derive(Clone, Debug)]
 pub enum Reply {
     /// A validator's answer to a question.
     Answer(Box<Answer>),
     /// One result for each command.
     Carried(Vec<Result<Acceptance, Refusal>>),
-    /// The batch is no batch to a validator, or too large for it.
+    /// A validator found the batch invalid or too large.
     NotTaken(Box<Answer>),
-    /// The batch may have been carried out or may not, and never will be again: who commanded
-    /// looks at the log.
+    /// The market may or may not have carried out the batch, and never will again: the caller must
+    /// look at the log.
     Uncertain(Silence),
-    /// No validator answered a question, or took a batch in, in time.
+    /// No validator answered a question, or accepted a batch, in time.
     Unreached(Silence),
 }
 
@@ -201,17 +202,17 @@ pub enum Reply {
 enum Timer {
     /// A validator's time for a question is over.
     Answer(CallId),
-    /// A question is put again.
+    /// The client repeats a question.
     Pause(CallId),
-    /// A watch is taken up again.
+    /// The client resumes a watch.
     Watch(AccountKey),
 }
 
-/// What is asked.
+/// The matter of a call.
 #[derive(Clone, Debug, Serialize)]
 enum Matter {
     Question,
-    /// Commands, how often they were signed, and whether their expiry was mended.
+    /// Commands, with the number of signatures so far and whether their expiry was corrected.
     Commands {
         commands: Vec<Command>,
         signed: u32,
@@ -223,19 +224,19 @@ enum Matter {
 #[derive(Clone, Debug, Serialize)]
 struct Open {
     matter: Matter,
-    /// What is put; none while it is being signed.
+    /// The question to put; none until the batch is signed.
     question: Option<Box<Request>>,
     began: Micros,
-    /// Validators tried, beginning with `first`.
+    /// The number of validators tried, beginning with `first`.
     tried: usize,
     first: usize,
     putting: Option<Putting>,
-    /// Whether a validator may have taken it in although it did not answer.
+    /// Whether a validator that did not answer may have accepted it.
     repeated: bool,
     last: Silence,
 }
 
-/// See the module.
+/// A client to a market; see the module.
 #[derive(Clone, Debug, Serialize)]
 pub struct MarketClient {
     account: AccountKey,
@@ -248,14 +249,14 @@ pub struct MarketClient {
     waiting: VecDeque<(CallId, Matter, Option<Box<Request>>)>,
     nonces: Nonces,
     offsets: Offsets,
-    /// When all validators were last asked what their clocks show.
+    /// When the client last asked all validators for their clocks.
     clocks_asked: Option<Micros>,
     watching: Watching,
     timers: Timers<Timer>,
 }
 
 impl MarketClient {
-    /// A client of an account, which knows so many validators, at least one.
+    /// Creates a client of an account that knows `validators` validators, at least one.
     #[must_use]
     pub fn new(account: AccountKey, market: MarketId, validators: usize) -> MarketClient {
         assert!(validators > 0, "a client knows a validator");
@@ -276,30 +277,32 @@ impl MarketClient {
         }
     }
 
-    /// Commands are of this account, in this market, from now on.
+    /// Sets the account and the market of all later commands.
     pub fn sign_for(&mut self, account: AccountKey, market: MarketId) {
         (self.account, self.market) = (account, market);
     }
 
-    /// When it wants to be woken.
+    /// Returns the moment at which you must send [`Event::Woke`], if any.
     #[must_use]
     pub fn wakes_at(&self) -> Option<Micros> {
         self.timers.wakes_at()
     }
 
-    /// The market's clock where this machine's shows `own`, as far as validators have said.
+    /// Returns the market's clock when this machine's shows `own`, as far as validators have
+    /// reported it.
     #[must_use]
     pub fn log_time(&self, own: Millis) -> Millis {
         self.offsets.log_time(own)
     }
 
-    /// Questions and batches whose reply is awaited.
+    /// Returns the number of questions and batches that await a reply.
     #[must_use]
     pub fn waits(&self) -> usize {
         self.open.len() + self.waiting.len()
     }
 
-    /// Takes an event in; `own` is this machine's clock, in microseconds since 1970.
+    /// Applies an event and returns the actions to carry out; `own` is this machine's clock, in
+    /// microseconds since 1970.
     pub fn apply(&mut self, now: Now, own: Micros, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();
         match event {
@@ -370,8 +373,8 @@ impl MarketClient {
         }
     }
 
-    /// Asks all validators for their clocks, unless they were lately: the one that answers the
-    /// questions is believed only among others. Who asks nothing needs no clock.
+    /// Asks all validators for their clocks, unless it did lately: one validator's clock alone is
+    /// not to be trusted. A client without questions needs no clock.
     fn ask_times(&mut self, now: Now, actions: &mut Vec<Action>) {
         let lately = |at: Micros| now.tick.since(at) < CLOCK_PERIOD;
         if self.validators < offsets::SAID_MIN || self.clocks_asked.is_some_and(lately) {
@@ -388,7 +391,7 @@ impl MarketClient {
         }
     }
 
-    /// Nothing is awaited any more for what was asked.
+    /// Ends a call and all that it waits for.
     fn close(&mut self, asked: CallId) -> Option<Open> {
         let open = self.open.remove(&asked)?;
         self.timers.stop(Timer::Answer(asked));
@@ -445,7 +448,7 @@ impl MarketClient {
         self.put(asked, now, actions);
     }
 
-    /// Puts what is asked to the next validator.
+    /// Puts the question to the next validator.
     fn put(&mut self, asked: CallId, now: Now, actions: &mut Vec<Action>) {
         let putting = Putting(self.next);
         self.next += 1;
@@ -500,7 +503,7 @@ impl MarketClient {
     fn on_silence(&mut self, asked: CallId, silence: Silence, now: Now, actions: &mut Vec<Action>) {
         let open = self.open.get_mut(&asked).expect("it is under way");
         open.last = silence;
-        // One that is full has taken nothing in; of all others nobody knows.
+        // A full validator has accepted nothing; any other may have.
         open.repeated |= silence != Silence::Busy;
         if now.tick.since(open.began) >= PATIENCE {
             let maybe = open.repeated && matches!(open.matter, Matter::Commands { .. });
@@ -529,16 +532,16 @@ impl MarketClient {
             return self.reply(asked, Reply::NotTaken(answer), actions);
         };
         match results.first() {
-            // The same bytes may have been taken in before: what came of them is in the log alone.
-            // Signed anew they would be carried out twice.
+            // A validator may have accepted the same bytes before, with a result that only the log
+            // has. With a new signature, the market would carry them out twice.
             Some(Err(
                 Refusal::NonceUsed { .. } | Refusal::NonceOld { .. } | Refusal::BatchExpired { .. },
             )) if open.repeated => {
                 let last = open.last;
                 self.reply(asked, Reply::Uncertain(last), actions);
             }
-            // This clock was ahead once, or that of another process of this account is. Of those
-            // within the window any may be used: the next is to be above the highest.
+            // This clock was ahead once, or that of another process of this account is. Any nonce
+            // within the window may be in use: the next must exceed the highest.
             Some(Err(Refusal::NonceOld { oldest, .. })) if *signed < SIGNED_MAX => {
                 self.nonces.rise_above(*oldest);
                 self.sign(asked, own, actions);

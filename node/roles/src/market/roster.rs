@@ -1,14 +1,15 @@
-//! Who the validators are: raft ids bound to keys and addresses, as part of the replicated state.
+//! The roster of validators: raft ids bound to keys and addresses, as part of the replicated state.
 //!
-//! The market's operators, whose keys the genesis names, sign who joins and who leaves;
-//! each validator signs that it has begun, and where it is reached. What is signed goes through
-//! the log like any command, so that every replica checks it, every restart knows it, and an audit
-//! replays it. The roster says who *should* be a validator; the leader brings raft to it.
+//! The market's operators, whose keys the genesis names, sign who joins and who leaves. Each
+//! validator signs that it has begun, with its address. Signed orders go through the log like any
+//! command, so that every replica checks them, every restart knows them, and an audit replays them.
+//! The roster says which accounts *should* be validators; the leader applies it to raft.
 //!
-//! A raft id is given once. Whoever left, or lost its disk, comes back under another.
+//! The roster never reuses a raft id. A validator that left, or lost its disk, comes back under
+//! another.
 //!
-//! The roster keeps the signed orders that made it: they show to anyone who knows the genesis that
-//! the operators wanted a validator, or wanted it gone, whoever brings them.
+//! The roster keeps the signed orders that made it. They prove to anyone who knows the genesis that
+//! the operators admitted or removed a validator, no matter who presents them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,98 +17,99 @@ use ed25519_dalek::{Signer, VerifyingKey};
 use serde::{Deserialize, Serialize};
 use souk_market::{APPROVAL_LIFE, AccountKey, Genesis, MarketId, Millis, Signature, SigningKey};
 
-/// What stands before a signed order in the log: no batch of commands begins so, since a batch
-/// begins with the hash that is the market's id.
+/// The prefix of a signed order in the log. No batch of commands begins so, because a batch begins
+/// with the hash that is the market's id.
 const MAGIC: &[u8; 8] = b"soukRST2";
 
-/// What is signed begins with this, so that no other signature of the same key fits.
+/// The prefix of the signed bytes, so that no other signature of the same key is valid here.
 const DOMAIN: &[u8] = b"souk roster v1";
 
-/// Validators at a time: each more makes every commit wait for more disks.
+/// The most validators at a time: each makes every commit wait for more disks.
 pub const SEATS_MAX: usize = 15;
 
-/// Bytes of an address, its peer id included.
+/// The longest address in bytes, its peer id included.
 const ADDRESS_BYTES_MAX: usize = 256;
 
-/// What may be ordered.
+/// An order about the validators.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Order {
-    /// A new validator joins. By the operators.
+    /// A new validator joins. The operators sign it.
     Admit {
-        /// Its key.
+        /// The validator's key.
         account: AccountKey,
         /// Its address, ending in its peer id.
         address: String,
     },
-    /// A validator leaves for good. By the operators.
+    /// A validator leaves for good. The operators sign it.
     Remove {
-        /// Its raft id.
+        /// The validator's raft id.
         raft_id: u64,
     },
-    /// A validator is to lead. By the operators.
+    /// A validator should become leader. The operators sign it.
     Lead {
-        /// Its raft id.
+        /// The validator's raft id.
         raft_id: u64,
     },
-    /// A validator has begun its log, is reached here, and carries out so many versions of the
-    /// rules. By the validator.
+    /// A validator has begun its log, and states its address and the latest rules that it supports.
+    /// The validator signs it.
     Begin {
-        /// Its raft id.
+        /// The validator's raft id.
         raft_id: u64,
         /// Its address, ending in its peer id.
         address: String,
-        /// The latest version of the market's rules that it carries out.
+        /// The latest version of the market's rules that it supports.
         speaks: u16,
     },
-    /// A copy of the state is wanted. By an operator or the validator asked; never in the log.
+    /// A validator must send a copy of the state. An operator or that validator signs it; it never
+    /// enters the log.
     Backup {
-        /// The raft id of the validator asked.
+        /// The raft id of the validator that sends the copy.
         raft_id: u64,
     },
 }
 
-/// What is signed.
+/// The signed content of an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Body {
     /// The market it is for.
     pub market: MarketId,
-    /// Who orders.
+    /// The account that signs.
     pub signer: AccountKey,
-    /// Rises with each order of a signer: an order takes effect once.
+    /// The order's number, which rises with each order of a signer: an order takes effect once.
     pub number: u64,
-    /// The log time at which it is void.
+    /// The log time from which it is void.
     pub expires: Millis,
-    /// What is ordered.
+    /// The order that the signer gives.
     pub order: Order,
 }
 
 /// An order with its signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedOrder {
-    /// What is signed.
+    /// The signed content.
     pub body: Body,
     /// The signer's ed25519 signature.
     pub signature: Signature,
 }
 
-/// A validator's place.
+/// A validator's entry in the roster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RosterSeat {
-    /// Its key.
+    /// The validator's key.
     pub account: AccountKey,
     /// Its address, ending in its peer id.
     pub address: String,
     /// Whether it has begun its log: from then on an empty disk is a loss.
     pub begun: bool,
-    /// Whether it is to leave, or has left.
+    /// Whether it should leave, or has left.
     pub leaving: bool,
-    /// The latest version of the market's rules that it said it carries out; 0 before it began.
+    /// The latest version of the market's rules that it claims to support; 0 before it began.
     pub speaks: u16,
     /// The operators' orders that admitted it; none for a founder, whom the genesis names.
     pub admission: Vec<SignedOrder>,
     /// The operators' orders that removed it.
     pub removal: Vec<SignedOrder>,
-    /// Its own order that it has begun: binds its raft id to its key and address.
+    /// Its own order that it has begun, which binds its raft id to its key and address.
     pub beginning: Option<SignedOrder>,
     /// The number of its last order.
     number: u64,
@@ -125,67 +127,67 @@ pub enum RosterRefusal {
     /// It came too late.
     #[error("the order expired at {expires}, it is {now}")]
     Expired {
-        /// When it did.
+        /// When it expired.
         expires: Millis,
         /// The log's time.
         now: Millis,
     },
-    /// The signer may not.
+    /// The signer is no operator.
     #[error("{0} may not order this: only the market's operators may")]
     Operator(AccountKey),
-    /// More operators must order the same: this is taken down.
+    /// More operators must sign the same order; the roster keeps this one until then.
     #[error(
         "{given} of {needed} operators have ordered it: it waits for the others, a day at most"
     )]
     Awaits {
-        /// How many have.
+        /// The number of operators that signed it.
         given: u32,
-        /// How many must.
+        /// The number of operators that must.
         needed: u32,
     },
     /// Too many orders wait for more operators.
     #[error("{ORDERS_MAX} orders wait for more operators, the most there may be")]
     Many,
-    /// It was carried out, or a later one was.
+    /// The roster has applied it, or a later one.
     #[error("order {number} is not newer than the last, {last}: it was carried out before")]
     Number {
-        /// Its number.
+        /// The order's number.
         number: u64,
         /// The last number of its signer.
         last: u64,
     },
-    /// The key has a place.
+    /// The key is in the roster.
     #[error("{account} is validator {raft_id} already")]
     Known {
-        /// The key.
+        /// The key to admit.
         account: AccountKey,
-        /// Its raft id.
+        /// The raft id that the key already has.
         raft_id: u64,
     },
-    /// No such validator.
+    /// There is no such validator.
     #[error("there is no validator {0}")]
     Unknown(u64),
-    /// It left.
+    /// The validator left.
     #[error("validator {0} was removed, and its id never comes back: add it under a new one")]
     Removed(u64),
-    /// Nobody would be left.
+    /// No validator would remain.
     #[error("validator {0} is the last one: a market keeps at least one")]
     Last(u64),
-    /// All places are taken.
+    /// The roster is full.
     #[error("there are {SEATS_MAX} validators already, the most there may be")]
     Full,
     /// The address is too long.
     #[error("an address of {0} bytes; at most {ADDRESS_BYTES_MAX} are taken")]
     Address(usize),
-    /// It is not for the log.
+    /// The order does not belong in the log.
     #[error("a backup is asked of one validator, not ordered in the log")]
     NotForTheLog,
 }
 
-/// Orders that may wait for more operators.
+/// The most orders that may wait for more operators.
 pub const ORDERS_MAX: usize = 16;
 
-/// An order that too few operators have given yet.
+/// An order that too few operators have signed yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct AwaitedOrder {
     order: Order,
@@ -213,7 +215,7 @@ impl SignedOrder {
         SignedOrder { body, signature }
     }
 
-    /// Whether the signature is the signer's (strictly).
+    /// Checks strictly that the signature is the signer's.
     pub fn verify(&self) -> Result<(), RosterRefusal> {
         let holds = || {
             let key = VerifyingKey::from_bytes(&self.body.signer.0).ok()?;
@@ -224,14 +226,14 @@ impl SignedOrder {
         holds().ok_or(RosterRefusal::Signature(self.body.signer))
     }
 
-    /// As the log holds it.
+    /// Encodes the order as the log holds it.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(postcard::to_allocvec(self).expect("plain data in memory always encodes"));
         bytes
     }
 
-    /// Reads a command of the log: none where it is no order at all.
+    /// Decodes a command of the log; returns none if it is no order.
     pub fn decode(command: &[u8]) -> Option<Result<SignedOrder, postcard::Error>> {
         let body = command.strip_prefix(MAGIC)?;
         Some(postcard::from_bytes(body))
@@ -239,7 +241,7 @@ impl SignedOrder {
 }
 
 impl Roster {
-    /// The roster of a market that begins.
+    /// Creates the roster of a new market.
     pub fn new(genesis: &Genesis) -> Roster {
         let mut roster = Roster {
             market: genesis.market_id(),
@@ -256,35 +258,35 @@ impl Roster {
         roster
     }
 
-    /// Who may admit and remove.
+    /// Returns the accounts that can admit and remove validators.
     pub fn operators(&self) -> &[AccountKey] {
         &self.operators
     }
 
-    /// Whether an account is one of the operators.
+    /// Returns whether an account is one of the operators.
     pub fn is_operator(&self, account: AccountKey) -> bool {
         self.operators.contains(&account)
     }
 
-    /// Every validator there is or was, by raft id.
+    /// Returns every validator, past and present, by raft id.
     pub fn seats(&self) -> &BTreeMap<u64, RosterSeat> {
         &self.seats
     }
 
-    /// The place of a key that does not leave.
+    /// Returns the entry of a key that is not leaving.
     pub fn of(&self, account: AccountKey) -> Option<(u64, &RosterSeat)> {
         let mut seats = self.seats.iter();
         let found = seats.find(|(_, seat)| seat.account == account && !seat.leaving);
         found.map(|(raft_id, seat)| (*raft_id, seat))
     }
 
-    /// Those that are to be validators.
+    /// Returns the raft ids of the validators that should stay.
     pub fn staying(&self) -> impl Iterator<Item = u64> + '_ {
         let seats = self.seats.iter().filter(|(_, seat)| !seat.leaving);
         seats.map(|(raft_id, _)| *raft_id)
     }
 
-    /// Carries out an order; gives the raft id it is about.
+    /// Applies an order and returns the raft id that it concerns.
     pub fn apply(&mut self, now: Millis, signed: &SignedOrder) -> Result<u64, RosterRefusal> {
         let body = &signed.body;
         signed.verify()?;
@@ -306,7 +308,7 @@ impl Roster {
         }
     }
 
-    /// Whether as many operators as must have signed `order`.
+    /// Returns whether enough operators have signed `order`.
     pub fn is_ordered(&self, order: &Order, orders: &[SignedOrder]) -> bool {
         let signs = |signed: &&SignedOrder| {
             let body = &signed.body;
@@ -319,12 +321,12 @@ impl Roster {
         signers.collect::<BTreeSet<_>>().len() >= self.operators_needed.max(1) as usize
     }
 
-    /// Whether the operators signed that a validator be removed.
+    /// Returns whether the operators signed the removal of a validator.
     pub fn proves_removal(&self, raft_id: u64, orders: &[SignedOrder]) -> bool {
         self.is_ordered(&Order::Remove { raft_id }, orders)
     }
 
-    /// Whether the operators signed that a key be admitted.
+    /// Returns whether the operators signed the admission of a key.
     pub fn proves_admission(&self, account: AccountKey, orders: &[SignedOrder]) -> bool {
         let admits = |signed: &&SignedOrder| match &signed.body.order {
             Order::Admit { account: of, .. } => *of == account,
@@ -335,8 +337,8 @@ impl Roster {
         wanted.any(|order| self.is_ordered(order, &orders))
     }
 
-    /// Where a validator says that it is reached under a raft id, in its latest signed order; none
-    /// where it never said that it has begun.
+    /// Returns the address that a validator states under a raft id in its latest signed order; none
+    /// if it never signed that it has begun.
     pub fn find_beginning<'a>(
         &self,
         raft_id: u64,
@@ -360,7 +362,7 @@ impl Roster {
         latest.map(|(_, address)| address)
     }
 
-    /// All signed orders that made it.
+    /// Returns all signed orders that made the roster.
     pub fn orders(&self) -> impl Iterator<Item = &SignedOrder> {
         let seats = self.seats.values();
         seats.flat_map(|seat| {
@@ -377,7 +379,7 @@ impl Roster {
         }
         let last = self.numbers.get(&signer).copied().unwrap_or(0);
         newer(body.number, last)?;
-        // Who leads is nobody's loss: one of them may say it.
+        // A change of leader harms no one, so one operator may order it.
         let orders = match order {
             Order::Lead { .. } => Vec::new(),
             _ => match self.approve(now, signed) {
@@ -398,7 +400,7 @@ impl Roster {
         Ok(raft_id)
     }
 
-    /// Takes down who has given an order, unless as many have as must: then their orders.
+    /// Returns the operators' orders if enough have signed; otherwise keeps this one.
     fn approve(
         &mut self,
         now: Millis,

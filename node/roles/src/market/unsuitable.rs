@@ -1,4 +1,4 @@
-//! Why asks do not suit a buyer: by cause, with counts and a few examples.
+//! Why asks do not suit a buyer: causes, with counts and a few examples.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use souk_market::{Listing, Price};
 
-/// Examples of one cause: more are read by nobody.
+/// The most examples of one cause, because people read no more.
 const EXAMPLES_MAX: usize = 3;
 
 /// Why an ask does not suit.
@@ -17,53 +17,53 @@ pub enum Cause {
     Own,
     /// The buyer excludes its provider.
     Excluded,
-    /// Of another kind and name than the buyer wants.
+    /// Its device is of another kind or name than the buyer wants.
     Device,
-    /// Runs nothing through what the buyer wants.
+    /// It does not support the backend that the buyer wants.
     Backend,
-    /// Does not run the buyer's own kernels.
+    /// It does not run the buyer's own kernels.
     Kernels,
-    /// Does not run operators of the model.
+    /// It does not run operators of the model.
     Operators,
-    /// Was seen to refuse a node of the model.
+    /// It is known to refuse a node of the model.
     Refused,
-    /// Not really there.
+    /// Its device is emulated.
     Emulated,
-    /// Elsewhere than the buyer wants.
+    /// It is in another region than the buyer wants.
     Region,
     /// Its provider's reputation is too low.
     Reputation,
-    /// Taken back sooner than the buyer bears.
+    /// Its notice is shorter than the buyer accepts.
     Notice,
-    /// States no power.
+    /// It states no power.
     Power,
-    /// Does not sell to this buyer.
+    /// It does not sell to this buyer.
     Buyer,
-    /// Above the buyer's price.
+    /// It is above the buyer's price.
     Price,
-    /// Sells no sessions.
+    /// It sells no sessions.
     Sessions,
 }
 
-/// Asks that do not suit for one cause.
+/// The asks that do not suit for one cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unsuitable {
-    /// Why.
+    /// The cause that they share.
     pub cause: Cause,
-    /// How many.
+    /// The number of asks.
     pub asks: u64,
-    /// The cheapest of them: the device, and what it has in place of what is wanted.
+    /// The cheapest of them: the device, and its property in place of the wanted one.
     pub examples: Vec<String>,
 }
 
-/// Asks that do not suit, while they are counted.
+/// The running count of asks that do not suit.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     causes: BTreeMap<Cause, (u64, Vec<(Price, String)>)>,
 }
 
 impl Tally {
-    /// Counts one more.
+    /// Counts one more ask.
     pub(super) fn add(&mut self, listing: &Listing, (cause, has): (Cause, String)) {
         let (asks, examples) = self.causes.entry(cause).or_default();
         *asks += 1;
@@ -86,7 +86,7 @@ impl Tally {
         examples.truncate(EXAMPLES_MAX);
     }
 
-    /// By cause, that of the most asks first.
+    /// Returns the causes, those with the most asks first.
     pub(super) fn told(self) -> Vec<Unsuitable> {
         let told = self.causes.into_iter();
         let told = told.map(|(cause, (asks, examples))| Unsuitable {

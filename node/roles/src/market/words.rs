@@ -1,4 +1,4 @@
-//! What a peer and a validator say to each other: one request, one answer.
+//! The protocol between a peer and a validator: one request, one answer.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{
@@ -15,79 +15,78 @@ use crate::lease::Contact;
 /// The protocol's name.
 pub const PROTOCOL: &str = "/souk/market/11";
 
-/// The longest request: a batch of as many receipts as it may hold, each with as many tensors as it
-/// may name, is half of it.
+/// The longest request in bytes. The largest batch of receipts, with the most tensors each, takes
+/// half of it.
 pub const REQUEST_BYTES_MAX: usize = 2 << 20;
 
-/// Accounts or jobs that one request may name: several times what a book's answer has.
+/// The most accounts or jobs that one request may name: several times the size of a book's answer.
 pub const NAMED_MAX: usize = 1_024;
 
-/// The most requests for credits in one answer: who wants more asks on after the last.
+/// The most requests for credits in one answer. To read more, ask again after the last.
 pub const MONEY_REQUESTS_MAX: usize = 4_096;
 
-/// What a peer asks of a validator.
+/// A peer's request to a validator.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Request {
-    /// Carry out these commands; answered once they are durable on a quorum and applied.
+    /// Carry out these commands. The answer follows once they are durable on a quorum and applied.
     Submit(SignedBatch),
-    /// Every ask in the book.
+    /// Return every ask in the book.
     Book,
-    /// One account.
+    /// Return one account.
     Account(AccountKey),
-    /// One lease.
+    /// Return one lease.
     Lease(LeaseId),
-    /// The open leases in which an account is buyer or provider.
+    /// Return the open leases in which an account is buyer or provider.
     Leases(AccountKey),
-    /// The sums over all accounts.
+    /// Return the sums over all accounts.
     Totals,
-    /// Why the asks in the book do or do not suit a bid of an account.
+    /// Explain why the asks in the book do or do not suit a bid of an account.
     Explain(AccountKey, Box<Bid>),
-    /// How this validator stands in the replicated log.
+    /// Return this validator's state in the replicated log.
     Status,
-    /// Where the asking peer can be reached.
+    /// Record the addresses of the asking peer.
     Announce(Vec<String>),
-    /// Where these peers can be reached.
+    /// Return the addresses of these peers.
     Find(Vec<AccountKey>),
-    /// Say when something happens to an account: an [`Answer::Changed`] at once and after each
-    /// change, until the stream is closed.
+    /// Watch an account: an [`Answer::Changed`] follows at once and after each change, until the
+    /// stream closes.
     Watch(AccountKey),
-    /// Who the validators are, and how far each is.
+    /// Return the validators and the progress of each.
     Members,
-    /// Carry out an order about the validators; the leader alone does.
+    /// Carry out an order about the validators; only the leader does.
     Order(SignedOrder),
-    /// A backup of the state: an [`Answer::Backup`], then its bytes in frames.
+    /// Send a backup of the state: an [`Answer::Backup`], then its bytes in frames.
     Backup(SignedOrder),
-    /// The asks that suit a buyer, of each class the cheapest.
+    /// Return the asks that suit a buyer, the cheapest of each class.
     Choose(Box<Demands>),
-    /// Every lease of a job that an account buys, closed ones too.
+    /// Return every lease of these jobs that an account bought, closed ones included.
     JobLeases(AccountKey, Vec<JobId>),
-    /// One class: prices asked, bid and paid lately.
+    /// Return the prices of one class that were lately asked, bid and paid.
     Quotes(Class),
-    /// The questions that follow on this stream may be answered from what this validator has,
-    /// without asking the others. It is not answered itself; each answer to a question comes with
-    /// its [`Age`].
+    /// Allow the validator to answer the later questions on this stream from its own state, without
+    /// asking the others. This request has no answer; each later answer comes with its [`Age`].
     Stale,
-    /// No more than what every answer says: the validator's clock.
+    /// Return only the time that every answer carries: the validator's clock.
     Time,
-    /// How the market began.
+    /// Return the genesis of the market.
     Genesis,
-    /// Requests for credits in or out that wait for the operator: those of an account, or of all,
-    /// that came after this one; the oldest first, [`MONEY_REQUESTS_MAX`] at most.
+    /// Return the requests for credits in or out that await the operator: those of an account, or
+    /// of all, after this one, the oldest first, at most [`MONEY_REQUESTS_MAX`].
     MoneyRequests(Option<AccountKey>, RequestId),
-    /// Every class that was ever traded in or quoted, at a glance.
+    /// Return a summary of every class that was ever traded or quoted.
     Classes,
-    /// The orders of an account that rest in the books.
+    /// Return the orders of an account that rest in the books.
     Orders(AccountKey),
-    /// Movements of an account's credits before a place in the log, or the newest: as far as this
-    /// validator has seen them.
+    /// Return movements of an account's credits before a place in the log, or the newest, as far as
+    /// this validator has seen them.
     Statement(AccountKey, Option<LogPlace>),
-    /// How the market is run: its operators, its rules, and what of them is to change.
+    /// Return the market's operators, its rules, and the pending changes to them.
     Governance,
 }
 
 impl Request {
-    /// What it costs to answer beside what a question about one account costs: some look through
-    /// the whole book.
+    /// Returns the cost of an answer, relative to a question about one account: for example, some
+    /// answers scan the whole book.
     #[must_use]
     pub fn cost(&self) -> u32 {
         match self {
@@ -96,13 +95,13 @@ impl Request {
             Request::Statement(..) => 8,
             Request::Leases(_) | Request::JobLeases(..) | Request::Order(_) => 8,
             Request::MoneyRequests(..) | Request::Governance => 8,
-            // A signature is checked, and a quorum's disks written.
+            // The validators check a signature, and a quorum of disks writes.
             Request::Submit(_) => 4,
             _ => 1,
         }
     }
 
-    /// Whether anyone who asks it gets the same answer.
+    /// Returns whether every asker gets the same answer.
     #[must_use]
     pub fn is_common(&self) -> bool {
         matches!(
@@ -115,7 +114,7 @@ impl Request {
         )
     }
 
-    /// Why it asks for more than is looked for at once, if it does.
+    /// Returns why the request names more than a validator looks up at once, if it does.
     #[must_use]
     pub fn excess(&self) -> Option<String> {
         let named = match self {
@@ -128,112 +127,112 @@ impl Request {
     }
 }
 
-/// What the validator answers.
+/// A validator's answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Answer {
-    /// What each command of the batch came to.
+    /// The result of each command of the batch.
     Applied(Vec<Result<Acceptance, Refusal>>),
-    /// The batch is not one: its signature or its form is wrong.
+    /// The batch is invalid: its signature or its form is wrong.
     Invalid(String),
     /// The asks in the book.
     Book(Vec<Listing>),
     /// The account, if it is registered.
     Account(Option<Box<Account>>),
-    /// The lease, if it is known.
+    /// The lease, if the log knows it.
     Lease(Option<Box<Lease>>),
-    /// The leases.
+    /// The leases that the request selects.
     Leases(Vec<Lease>),
-    /// The sums.
+    /// The sums over all accounts.
     Totals(Totals),
-    /// Which asks suit the bid, and why the others do not; or why the bid is none.
+    /// The asks that suit the bid and the objections to the others, or why the bid is invalid.
     Explanation(Result<Explanation, Refusal>),
-    /// The validator's standing.
+    /// The validator's state.
     Status(Status),
-    /// Done, nothing to say.
+    /// Success without a value.
     Done,
-    /// Contacts of those that are known.
+    /// The contacts of the known peers.
     Found(Vec<Contact>),
-    /// Something happened to the watched account.
+    /// The watched account changed.
     Changed,
     /// The validator is full; ask again later.
     Busy {
-        /// When, in milliseconds.
+        /// The time to wait, in milliseconds.
         retry_after_ms: u64,
     },
     /// The validator cannot answer now (no leader, shutting down); another may.
     Unavailable(String),
-    /// The validators.
+    /// The validators, as this one sees them.
     Members(Members),
-    /// The raft id an order was about, once it is in the log.
+    /// The raft id that an order concerns, once the log has the order.
     Ordered(Result<u64, OrderRefusal>),
     /// Only the leader does this.
     Elsewhere {
-        /// Its raft id; 0 where nobody leads at the moment.
+        /// The leader's raft id; 0 if there is no leader now.
         leader: u64,
     },
     /// A backup follows, in frames of at most [`BACKUP_FRAME_BYTES`].
     Backup {
-        /// How many bytes.
+        /// The length of the backup in bytes.
         bytes: u64,
     },
-    /// The asks that suit, and why the others do not.
+    /// The asks that suit, and the objections to the others.
     Chosen(Box<Choice>),
     /// The class, if it was ever quoted.
     Quotes(Option<Box<Quotes>>),
-    /// The batch is larger than the log takes; no validator will ever take it.
+    /// The batch is too large for the log; no validator will ever accept it.
     TooLarge {
-        /// Its size.
+        /// The size of the batch.
         bytes: u64,
-        /// The most that is taken.
+        /// The largest size allowed.
         bytes_max: u64,
     },
-    /// How the market began: whoever asks checks it against the market's id.
+    /// The genesis of the market. You must check it against the market's id.
     Genesis(Box<Genesis>),
-    /// The requests.
+    /// The requests for credits.
     MoneyRequests(Vec<MoneyRequest>),
-    /// The classes.
+    /// The classes, each with a summary.
     Classes(Vec<ClassSummary>),
     /// The orders, the oldest first.
     Orders(Vec<OpenOrder>),
-    /// The movements.
+    /// The movements of the account.
     Statement(Statement),
-    /// How the market is run.
+    /// The operators, the rules and their pending changes.
     Governance(Box<Governance>),
 }
 
-/// How a market is run now, and what is to come.
+/// The operators and rules of a market, with pending changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Governance {
-    /// The operators.
+    /// The accounts of the operators.
     pub operators: Vec<AccountKey>,
-    /// How many of them must give the same command.
+    /// The number of operators that must issue the same command.
     pub operators_needed: u32,
-    /// The rules as they are.
+    /// The current rules.
     pub rules: Rules,
-    /// Changes of them that are told.
+    /// The announced changes of the rules.
     pub changes: Vec<RulesChange>,
-    /// Commands that wait for more operators.
+    /// The commands that await more operators.
     pub approvals: Vec<Approval>,
-    /// The version of the rules that applies.
+    /// The current version of the rules.
     pub version: u16,
-    /// The next version, where it is told.
+    /// The next version, if it was announced.
     pub upgrade: Option<Upgrade>,
     /// The log's time.
     pub now: Millis,
 }
 
-/// An answer, and when it was given.
+/// An answer with its time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TimedAnswer {
     /// The validator's clock.
     pub time: Millis,
-    /// How old it is, where one was asked for that may be.
+    /// The age of the answer, if the request allowed a stale one.
     pub age: Option<Age>,
-    /// What it says.
+    /// The answer to the request.
     pub answer: Answer,
 }
 
-/// How old a stale answer is.
+/// The age of a stale answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Age {
     /// Milliseconds since the validator last heard from a leader, or 0 if it leads.
@@ -244,49 +243,49 @@ pub struct Age {
     pub time_ms: u64,
 }
 
-/// Bytes of a backup in one frame.
+/// The most bytes of a backup in one frame.
 pub const BACKUP_FRAME_BYTES: usize = 1 << 20;
 
-/// Why an order about the validators was not carried out.
+/// Why the validators did not carry out an order about them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum OrderRefusal {
     /// The roster refuses it.
     #[error(transparent)]
     Refused(#[from] RosterRefusal),
-    /// The address is none, or is not that key's.
+    /// The address is invalid, or belongs to another key.
     #[error("\"{0}\" is not the address of that validator, ending in /p2p/ and its peer id")]
     Address(String),
     /// The newcomer does not answer.
     #[error("the newcomer is not reached from the leader: {0}")]
     Unreached(String),
-    /// Too few would be left that run.
+    /// Too few running validators would remain.
     #[error(
         "without validator {raft_id} only {running} of the others run, and {needed} are needed for \
          a quorum: the market would stand still"
     )]
     Quorum {
-        /// Who was to leave.
+        /// The validator that should leave.
         raft_id: u64,
-        /// The voters left that answer.
+        /// The remaining voters that answer.
         running: usize,
-        /// How many must.
+        /// The number of voters needed.
         needed: usize,
     },
-    /// It has no vote.
+    /// The validator has no vote.
     #[error("validator {0} has no vote, so it can't lead")]
     NoVoter(u64),
-    /// It leads.
+    /// The validator leads already.
     #[error("validator {0} leads already")]
     Leads(u64),
-    /// It was not heard from.
+    /// The leader has not heard from the validator.
     #[error("validator {0} does not run, so it can't lead")]
     Silent(u64),
-    /// The log took the order and the office was not handed over in time.
+    /// The log has the order, but the validator did not become leader in time.
     #[error("validator {raft_id} does not lead yet: {cause}")]
     NotHandedOver {
-        /// Who was to lead.
+        /// The validator that should lead.
         raft_id: u64,
-        /// Why.
+        /// The cause, for people.
         cause: String,
     },
 }
@@ -294,20 +293,20 @@ pub enum OrderRefusal {
 /// The validators, as one of them sees them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Members {
-    /// Who answers.
+    /// The raft id of the validator that answers.
     pub answered_by: u64,
-    /// Who leads; 0 for nobody.
+    /// The raft id of the leader; 0 if there is none.
     pub leader: u64,
-    /// Who may admit and remove.
+    /// The accounts that can admit and remove validators.
     pub operators: Vec<AccountKey>,
-    /// Those there are and were, by raft id.
+    /// The present and past validators, by raft id.
     pub validators: Vec<Member>,
-    /// The signed orders that show it, for who believes no single validator.
+    /// The signed orders that prove the list, so that you need not trust a single validator.
     pub orders: Vec<SignedOrder>,
 }
 
 impl Members {
-    /// Where those are that were not removed.
+    /// Returns the addresses of the validators that were not removed.
     #[must_use]
     pub fn addresses(&self) -> Vec<String> {
         let staying = |member: &&Member| member.standing != Standing::Removed;
@@ -321,7 +320,7 @@ impl Members {
 pub struct Member {
     /// Its id in the replicated log.
     pub raft_id: u64,
-    /// Its key.
+    /// The validator's key.
     pub account: AccountKey,
     /// Its address, ending in its peer id.
     pub address: String,
@@ -329,11 +328,11 @@ pub struct Member {
     pub standing: Standing,
     /// Whether it has begun its log.
     pub begun: bool,
-    /// The latest version of the market's rules that it carries out; 0 before it began.
+    /// The latest version of the market's rules that it supports; 0 before it began.
     pub speaks: u16,
-    /// The last entry it has, as the leader knows; none where another answers.
+    /// The last entry it has, according to the leader; none if another answers.
     pub reached: Option<u64>,
-    /// Whether it was heard from lately, as the leader knows.
+    /// Whether the leader heard from it lately; none if another answers.
     pub running: Option<bool>,
 }
 
@@ -341,27 +340,27 @@ pub struct Member {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
-    /// Admitted; the leader has not taken it in yet.
+    /// The roster has admitted it; the leader has not added it yet.
     Waiting,
     /// It receives the log and has no vote yet.
     Learner,
     /// It votes.
     Voter,
-    /// It is to leave and still votes.
+    /// It should leave and still votes.
     Leaving,
     /// It left for good.
     Removed,
 }
 
 impl Members {
-    /// One validator.
+    /// Returns the validator with this raft id.
     #[must_use]
     pub fn member(&self, raft_id: u64) -> Option<&Member> {
         let mut all = self.validators.iter();
         all.find(|member| member.raft_id == raft_id)
     }
 
-    /// The place of a key that has not left.
+    /// Returns the validator of a key that is neither leaving nor removed.
     #[must_use]
     pub fn of(&self, account: AccountKey) -> Option<&Member> {
         let stays = |member: &&Member| {
@@ -372,20 +371,20 @@ impl Members {
     }
 }
 
-/// How a validator stands.
+/// The state of a validator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
-    /// The market.
+    /// The market that it serves.
     pub market: MarketId,
     /// The validator's raft id.
     pub raft_id: u64,
     /// `leader`, `follower`, `candidate` or `learner`.
     pub role: String,
-    /// The leader it knows; 0 for none.
+    /// The raft id of the leader that it knows; 0 if there is none.
     pub leader: u64,
     /// The raft term.
     pub term: u64,
-    /// The last index known to be on a quorum.
+    /// The last index that a quorum is known to have.
     pub committed: u64,
     /// The last index applied here.
     pub applied: u64,

@@ -1,4 +1,4 @@
-//! What a provider wants done, each with its answers.
+//! The effects that a provider core requests, each with its possible answers.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, Command, LeaseId, Millis, Price, Receipt, ReceiptBody};
@@ -10,259 +10,261 @@ use crate::clock::Micros;
 use crate::effect::Ticket;
 use crate::lease::{Failure, Offer, OfferAnswer, Part, ProviderWord, Start};
 
-/// Everything a provider wants done. What is said on one stream, and what is recorded, keeps its
-/// order to the end; all else may be done at once, and is answered in any order.
+/// An effect that the provider core requests. The shell keeps the order of the words on one stream,
+/// and of the records. It can carry out all other effects at once and answer them in any order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Say something on a stream. Not answered: what does not arrive is [`super::Event::Hung`].
+    /// Send a word on a stream. No answer; if the word does not arrive, [`super::Event::Hung`]
+    /// follows.
     Send {
-        /// The stream.
+        /// The stream to send on.
         stream: StreamId,
-        /// What. Whoever carries it out puts into [`crate::lease::WorkResult::shown`] what people
-        /// are shown.
+        /// The word. The shell fills in [`crate::lease::WorkResult::shown`], the result shown to
+        /// people.
         word: ProviderWord,
     },
-    /// Answer the offer that a stream was opened with. Not answered.
+    /// Answer the offer that opened a stream. No answer.
     Reply {
-        /// The stream.
+        /// The stream that the offer opened.
         stream: StreamId,
-        /// Whether it is of use.
+        /// Whether this provider can use the offered tensor.
         taken: OfferAnswer,
     },
-    /// Close a stream, once what was said on it is sent. Not answered, nor by `Hung`.
+    /// Close a stream after its pending words are sent. No answer, and no `Hung`.
     Hang {
-        /// The stream.
+        /// The stream to close.
         stream: StreamId,
     },
-    /// Offer a tensor to another provider: [`super::Answer::Offered`], within ten seconds.
+    /// Offer a tensor to another provider. Answer: [`super::Answer::Offered`], within ten seconds.
     Offer {
-        /// The provider.
+        /// The provider that receives the offer.
         to: AccountKey,
-        /// The tensor.
+        /// The offer of the tensor.
         offer: Offer,
     },
-    /// Ask the log about one lease: `LeaseSeen` or `NotSeen`.
+    /// Ask the log for one lease. Answer: `LeaseSeen` or `NotSeen`.
     LookAt {
-        /// The lease.
+        /// The lease to look up.
         lease: LeaseId,
     },
-    /// Ask the log about this account: `MarketSeen` or `NotSeen`.
+    /// Ask the log for this account. Answer: `MarketSeen` or `NotSeen`.
     LookAtMarket {
-        /// Whether its asks in the book are to be named.
+        /// Whether the answer must list the account's asks in the book.
         asks: bool,
     },
-    /// Command the market: `Commanded`.
+    /// Send a command to the market. Answer: `Commanded`.
     Command(Box<Command>),
-    /// Have contents come, the short ones together, and pin each before it comes: `Came` or
-    /// `NotCome`.
+    /// Fetch contents, the short ones together, and pin each before its fetch begins. Answer:
+    /// `Came` or `NotCome`.
     Bring {
-        /// For which lease.
+        /// The lease that needs the contents.
         lease: LeaseId,
-        /// For which request, if it is for one alone.
+        /// The request that needs them, if only one does.
         request: Option<u32>,
-        /// What.
+        /// The contents to fetch.
         contents: Vec<Content>,
-        /// Who may have it, the likeliest first.
+        /// The accounts that may hold the contents, the likeliest first.
         holders: Vec<AccountKey>,
-        /// How soon it is wanted.
+        /// How soon the lease needs them.
         urgency: Urgency,
     },
-    /// The device waits for these from now on. Not answered.
+    /// Raise these contents to [`Urgency::Awaited`]: the device waits for them. No answer.
     Hurry {
-        /// What is awaited.
+        /// The contents that the device waits for.
         contents: Vec<ContentId>,
     },
-    /// Pin what a run made and is to be read later. Not answered.
+    /// Pin contents that a run made and that someone reads later. No answer.
     Hold {
-        /// What.
+        /// The contents to pin.
         contents: Vec<ContentId>,
     },
-    /// Unpin what was pinned when it was asked for. Not answered.
+    /// Unpin contents that `Bring` or `Hold` pinned. No answer.
     Release {
-        /// Each as often as it was asked for, to come or to be held.
+        /// The contents, each as often as `Bring` or `Hold` pinned it.
         contents: Vec<ContentId>,
     },
-    /// Learn where peers are, what a lease will want, and what its graphs compute; from here on to
-    /// its [`Report::Failed`] or [`Report::Done`] it is at work. Not answered.
+    /// Read from a start the addresses of peers, the contents that the lease will need and the
+    /// operators of its graphs. The lease is at work from now until its [`Report::Failed`] or
+    /// [`Report::Done`]. No answer.
     Learn {
-        /// Who bought it.
+        /// The account that bought the lease.
         buyer: AccountKey,
-        /// The work.
+        /// The work that the buyer described.
         start: Box<Start>,
     },
-    /// Look, in the place of a lease, whether the owner's limits allow what its graphs do:
+    /// Check in the sandbox of a lease whether the owner's limits allow its graphs. Answer:
     /// `Checked`.
     Check {
-        /// The lease.
+        /// The lease to check.
         lease: LeaseId,
-        /// Its graphs, which are here.
+        /// Its graphs, which are in the store.
         graphs: Vec<ContentId>,
     },
-    /// Find a place to run a lease in: `Sandboxed` or `NoSandbox`.
+    /// Open a sandbox for a lease. Answer: `Sandboxed` or `NoSandbox`.
     Sandbox {
-        /// The lease.
+        /// The lease that will run there.
         lease: LeaseId,
-        /// What it pays per device-second: leases share the machine by that.
+        /// The price per device-second, which sets the lease's share of the machine.
         price: Price,
-        /// When it ends.
+        /// The moment when the lease ends.
         deadline: Millis,
-        /// Whether it is about one request alone.
+        /// Whether the sandbox serves one request alone.
         alone: bool,
     },
-    /// Close that place; what runs in it ends. Not answered: what it was asked is answered no more.
+    /// Close a lease's sandbox and end its runs. No answer, and none to effects pending there.
     EndSandbox {
-        /// The lease.
+        /// The lease whose sandbox closes.
         lease: LeaseId,
     },
-    /// Have a part compiled: `Prepared`.
+    /// Compile a part. Answer: `Prepared`.
     Prepare {
-        /// The lease.
+        /// The lease that the part belongs to.
         lease: LeaseId,
-        /// The part, from 0.
+        /// The index of the part, from 0.
         part: u32,
-        /// Its graph.
+        /// The graph of the part.
         graph: ContentId,
-        /// The weights that it names.
+        /// The weights that the graph names.
         weights: Vec<ContentId>,
     },
-    /// Have a part run, and what it gives put into the store: `Ran`.
+    /// Run a part and put its outputs into the store. Answer: `Ran`.
     Run {
-        /// The lease.
+        /// The lease that the run belongs to.
         lease: LeaseId,
-        /// The request.
+        /// The number of the request.
         request: u32,
-        /// The sequence that it is a step of, of a session.
+        /// The session's sequence that this run is a step of.
         sequence: u32,
-        /// The part, from 0.
+        /// The index of the part, from 0.
         part: u32,
-        /// What that is.
+        /// The description of the part.
         work: Box<Part>,
-        /// Its inputs by name.
+        /// The inputs of the part by name.
         inputs: Vec<(String, ContentId)>,
-        /// Bytes that it may make: what is left of what the lease may.
+        /// The most bytes that the run may make: the rest of the lease's allowance.
         bytes_max: u64,
-        /// What it pays per device-second, and when it ends: runs share the device by that.
+        /// The price per device-second, which sets the run's share of the device.
         price: Price,
-        /// When the lease ends.
+        /// The moment when the lease ends.
         deadline: Millis,
     },
-    /// Put facts down: `Recorded` once they are on the disk, or `NotWritten`.
+    /// Write facts to the journal. Answer: `Recorded` once they are on the disk, or `NotWritten`.
     Record(Vec<Fact>),
-    /// Sign a receipt as the provider: `Signed`.
+    /// Sign a receipt as the provider. Answer: `Signed`.
     Sign(Box<ReceiptBody>),
-    /// Something that people see. Not answered.
+    /// Report an event to people. No answer.
     Tell(Report),
-    /// Stop an effect; it is answered no more. Not answered.
+    /// Cancel an effect, which then sends no answer. No answer to this either.
     Stop(Ticket),
-    /// The provider has stopped. Nothing comes after it.
+    /// The provider has stopped. No action follows.
     Over,
 }
 
-/// A content that is to come.
+/// A content to fetch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Content {
-    /// Which.
+    /// The id of the content.
     pub id: ContentId,
-    /// A tensor's name, `graph` or `weights`.
+    /// A label: a tensor's name, `graph` or `weights`.
     pub what: String,
-    /// What it is to the lease.
+    /// The role that the content has in the lease.
     pub kind: ContentKind,
 }
 
-/// What a content is to a lease.
+/// The role of a content in a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ContentKind {
-    /// What is run.
+    /// A graph that the lease runs.
     Graph,
-    /// What that names.
+    /// The weights that a graph names.
     Weights,
-    /// What it reads: one that is no tensor has not come.
+    /// A tensor that a run reads. If its bytes are no tensor, the fetch fails.
     Tensor,
 }
 
-/// How soon a content is wanted.
+/// How soon a lease needs a content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Urgency {
-    /// It will be.
+    /// A later run needs it.
     Planned,
-    /// The device waits for it.
+    /// The device waits for it now.
     Awaited,
 }
 
-/// What people see.
+/// An event that people see.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// The work of a lease was not done.
+    /// The provider did not complete the work of a lease.
     Failed {
-        /// The lease.
+        /// The lease that failed.
         lease: LeaseId,
-        /// Why.
+        /// The failure that ended the work or the start.
         failure: Failure,
     },
-    /// A start was not taken. If its lease is at work, that goes on.
+    /// The provider refused a start. If its lease is already at work, that work continues.
     Refused {
-        /// The lease that it named.
+        /// The lease that the start named.
         lease: LeaseId,
-        /// Why.
+        /// The failure that ended the work or the start.
         failure: Failure,
     },
-    /// The work of a lease is done: what it came to is counted from now on.
+    /// The provider completed the work of a lease and can now total it.
     Done {
-        /// What it is billed with.
+        /// The body of the receipt that bills the lease.
         body: Box<ReceiptBody>,
-        /// Device time of runs whose work was known before, and operations.
+        /// The device time of runs whose work was known before, and their operations.
         judged: (Micros, u64),
     },
-    /// A receipt that both signed: people keep it.
+    /// A receipt with both signatures, for people to keep.
     Settled(Box<Receipt>),
-    /// The buyer did not sign; it is noted what was used.
+    /// The buyer did not sign, so the provider records its usage in a note.
     Unsigned {
-        /// The lease.
+        /// The lease without a signed receipt.
         lease: LeaseId,
-        /// What the buyer said; nothing where it went without a word.
+        /// The buyer's reason; none if the buyer left without one.
         reason: Option<String>,
     },
-    /// The market refused a command, or did not answer it.
+    /// The market refused a command or did not answer it.
     NotCommanded {
-        /// What was commanded.
+        /// The command that failed.
         command: Box<Command>,
-        /// Why not.
+        /// The reason, for people.
         why: String,
     },
-    /// The market has no place for the ask: it is tried again.
+    /// The market has no room for the ask; the provider tries again.
     NotPlaced {
-        /// Why.
+        /// The reason, for people.
         why: String,
     },
     /// The ask is in the book.
     Placed {
-        /// Its number.
+        /// The number of the ask.
         order: souk_market::OrderId,
-        /// By which figures it was placed.
+        /// The resources that the ask lists.
         resources: Box<souk_market::Resources>,
-        /// Its price.
+        /// The price of the ask.
         price: Price,
-        /// How many leases it is for.
+        /// The number of leases that the ask offers.
         quantity: souk_market::Units,
     },
-    /// The ask was withdrawn, since the provider stops.
+    /// The provider withdrew the ask because it stops.
     Withdrawn {
-        /// Its number.
+        /// The number of the ask.
         order: souk_market::OrderId,
     },
-    /// A lease of an earlier life of this provider is put right.
+    /// The provider settled the state of a lease from its earlier life.
     Recovered {
-        /// The lease.
+        /// The lease from the earlier life.
         lease: LeaseId,
     },
-    /// A lease that was not begun, or that is not over after all patience, was given back.
+    /// The provider returned a lease that did not begin, or that outlasted all patience.
     GivenBack {
-        /// The lease.
+        /// The lease that the provider returned.
         lease: LeaseId,
     },
-    /// The disk does not take facts: nothing is sold.
+    /// The disk accepts no facts, so the provider sells nothing.
     NotWritable {
-        /// Why.
+        /// The reason, for people.
         why: String,
     },
 }

@@ -1,7 +1,8 @@
-//! The ask: in the book while the device is free, out of it while it is leased or stopping.
+//! The ask: in the book while the device is free, out of it while the device is leased or the
+//! provider stops.
 //!
-//! It goes by what the log says and does what is missing, rather than remembering what it did:
-//! after a crash, a lost answer or a lease that ended by itself that is still the right step.
+//! The core compares the log with the terms due and takes the missing step, rather than remember
+//! its own steps: that is still right after a crash, a lost answer or a lease that ended by itself.
 
 use serde::Serialize;
 use souk_market::{
@@ -14,32 +15,32 @@ use super::event::{MarketView, NotDone, Terms};
 use super::shared::{SharedState, Wait};
 use crate::clock::Micros;
 
-/// Leases are for at least this long.
+/// The shortest lease.
 const DURATION_MIN: Millis = Millis(1);
 
-/// An ask stays where it is in the book until its price is off by more than this many per mille.
+/// The difference in per mille by which an ask's price may be off before the core replaces the ask.
 const PRICE_SLACK: u64 = 10;
 
-/// How long an ask waits that the market has no place for.
+/// The pause before the core retries an ask that the market has no room for.
 const PLACE_WAIT: Micros = Micros::seconds(10);
 
-/// Each provider sells one device.
+/// The device of a provider, which sells exactly one.
 pub const DEVICE: DeviceId = DeviceId(1);
 
-/// What of a provider is in the book.
+/// The state of a provider's asks in the book.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Shelf {
     placed: Option<(OrderId, Terms)>,
-    /// The figures of the next ask, if they are not those of the last one.
+    /// The resources of the next ask, if they differ from those of the last one.
     due: Option<Box<Resources>>,
-    /// The asks in the book are to be named, since they are to go.
+    /// Whether the core needs the numbers of the asks in the book, to cancel them.
     pub(super) clears: bool,
-    /// Why the market has no place for the ask, and when it is tried again.
+    /// Why the market has no room for the ask, and when the core tries again.
     refused: Option<(String, Micros)>,
 }
 
 impl Terms {
-    /// Whether an ask with these terms may stay where others are due.
+    /// Returns whether an ask with these terms may stay although others are due.
     fn stand_for(&self, due: &Terms, price_min: u64) -> bool {
         let slack = due.price.0 / 1_000 * PRICE_SLACK;
         let off = self.price.0.abs_diff(due.price.0);
@@ -55,7 +56,7 @@ impl Terms {
         off <= slack && self.price.0 >= price_min && alike
     }
 
-    /// The ask with these terms, for `free` leases of `leases` like it.
+    /// Returns an ask with these terms, for `free` of `leases` leases.
     #[must_use]
     pub fn ask(&self, resources: &Resources, leases: Units, free: Units) -> Ask {
         Ask {
@@ -79,12 +80,12 @@ impl Terms {
 }
 
 impl Shelf {
-    /// The device is to be sold by these figures from now on.
+    /// Sets the resources by which to sell the device from now on.
     pub(super) fn on_speed(&mut self, shared: &SharedState, resources: Box<Resources>) {
         self.due = (*resources != shared.resources).then_some(resources);
     }
 
-    /// Puts the ask right, by what the log has.
+    /// Corrects the ask according to the log.
     pub(super) fn put_right(&mut self, shared: &mut SharedState, view: &MarketView) {
         let is_at_it = |wait: &Wait| matches!(wait, Wait::Place(..) | Wait::Cancel(_));
         if shared.waits.iter().any(is_at_it) {
@@ -108,7 +109,8 @@ impl Shelf {
         if free == Units(0) {
             return;
         }
-        // What was sold goes by the figures it was sold with: they change when nothing is.
+        // Sold leases keep the resources of their ask, so the core changes them only when none is
+        // sold.
         let is_other_speed = sold == 0 && self.due.is_some();
         let price_min = shared.config.price_min.0;
         match (view.open_orders, &view.due, &self.placed) {
@@ -118,7 +120,7 @@ impl Shelf {
             (_, Some(due), Some((_, placed)))
                 if view.offered == free && placed.stand_for(due, price_min) && !is_other_speed => {}
             (_, _, Some((order, _))) => cancel(shared, *order),
-            // Those of a former life.
+            // These asks are of an earlier life.
             (_, _, None) => {
                 self.clears = true;
                 shared.ask(Wait::Market, Action::LookAtMarket { asks: true });
@@ -140,7 +142,7 @@ impl Shelf {
         shared.ask(wait, Action::Command(Box::new(command)));
     }
 
-    /// What became of an ask that was placed; whether the market is to be looked at again.
+    /// Handles the result of an ask. Returns whether the core must look at the market again.
     pub(super) fn on_placed(
         &mut self,
         shared: &mut SharedState,
@@ -152,8 +154,8 @@ impl Shelf {
                 if self.due.as_ref() == Some(&resources) {
                     self.due = None;
                 }
-                // Jobs are judged by it from now on. What the book refused is not: the ask before
-                // it may have been bought at that moment.
+                // From now on these figures apply to jobs. If the book refuses the ask, they do
+                // not, because a buyer may just have bought the ask before it.
                 shared.resources = (*resources).clone();
                 let price = terms.price;
                 self.placed = Some((order, terms));
@@ -165,9 +167,9 @@ impl Shelf {
                     quantity: resting,
                 }));
             }
-            // It was sold between the look at the log and the new ask: that is what it is for.
+            // A buyer bought the device between the look at the log and the new ask.
             Err(NotDone::Refused(Refusal::DeviceBusy { .. })) | Ok(_) => {}
-            // No fault of the ask: it is told once, and tried again for as long as that lasts.
+            // The ask is not at fault: the core reports this once, and tries again while it lasts.
             Err(NotDone::Refused(
                 refusal @ (Refusal::DepositShort { .. }
                 | Refusal::OrdersFull { .. }
@@ -187,13 +189,13 @@ impl Shelf {
                 let command = Box::new(Command::PlaceAsk(Box::new(ask)));
                 let why = why.to_string();
                 shared.act(Action::Tell(Report::NotCommanded { command, why }));
-                // It may be in the book all the same.
+                // The ask may be in the book nevertheless.
                 self.placed = None;
             }
         }
     }
 
-    /// An ask is out of the book, or was not in it.
+    /// Handles an ask that is out of the book, or was not in it.
     pub(super) fn on_cancelled(
         &mut self,
         order: OrderId,
@@ -209,7 +211,7 @@ impl Shelf {
         is_out
     }
 
-    /// Takes the ask out of the book, since the provider stops.
+    /// Cancels the ask because the provider stops.
     pub(super) fn withdraw(&self, shared: &mut SharedState) {
         let is_at_it = |wait: &Wait| matches!(wait, Wait::Cancel(_));
         if let Some((order, _)) = &self.placed

@@ -1,4 +1,4 @@
-//! What a lease's work has come to so far: what its receipt will say.
+//! The bill of a lease: the totals of its work so far, for its receipt.
 
 use std::collections::BTreeMap;
 
@@ -13,30 +13,30 @@ use super::shared::SharedState;
 use crate::clock::Micros;
 use crate::lease::{Part, Start, TELLING_RUN, USAGE_MIN, transcript};
 
-/// What each request gave, by number.
+/// The outputs of each request, by number.
 pub(super) type Outputs = Vec<(u32, Vec<(String, ContentId)>)>;
 
-/// The sum over everything that was run and moved for a lease.
+/// The totals of all runs and transfers for a lease.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Bill {
     runs: u32,
-    /// Device time of all of them.
+    /// The device time of all runs.
     busy: Micros,
-    /// Time in which the device was held for a further request that did not come.
+    /// The time in which the device waited for a further request that did not come.
     idle: Micros,
-    /// Device time of those whose work is known before they are run, and their operations.
+    /// The device time of runs whose work is known beforehand, and their operations.
     judged: (Micros, u64),
-    /// Device time that was promised for those; none once nobody could say.
+    /// The promised device time of those runs; none once one had no promise.
     promised: Option<Micros>,
-    /// The longest run of parts that any request came to.
+    /// The most parts that any request reached.
     parts: u32,
-    /// The tensors that came from outside, each once, in the order in which they came.
+    /// The tensors that came from outside, each once, in the order of arrival.
     inputs: Vec<ContentId>,
-    /// The tensors that were made, by request, in the order in which they were made.
+    /// The tensors made, by request, in the order in which they were made.
     outputs: BTreeMap<u32, Vec<(String, ContentId)>>,
-    /// Bytes that came over the network.
+    /// The bytes that came over the network.
     moved: u64,
-    /// Bytes of the tensors that were made.
+    /// The bytes of the tensors made.
     made: u64,
 }
 
@@ -48,12 +48,12 @@ impl Bill {
         }
     }
 
-    /// Whether anything was run, and is to be paid for.
+    /// Returns whether some work ran that the buyer must pay for.
     pub(super) fn has_run(&self) -> bool {
         self.runs > 0
     }
 
-    /// A content came.
+    /// Adds a content that arrived.
     pub(super) fn came(&mut self, arrival: &Arrival, is_input: bool) {
         self.moved = self.moved.saturating_add(arrival.moved);
         if is_input && !self.inputs.contains(&arrival.id) {
@@ -61,13 +61,13 @@ impl Bill {
         }
     }
 
-    /// Whether one more request fits, each with so many tensors in and out.
+    /// Returns whether one more request fits, each with `tensors` tensors in and out.
     pub(super) fn has_room(&self, requests: u32, tensors: usize, most: usize) -> bool {
         let requests = requests as usize + 1;
         requests == 1 || requests.saturating_mul(tensors) <= most
     }
 
-    /// A part of a request was run.
+    /// Adds a run of a part of a request.
     pub(super) fn ran(&mut self, request: u32, index: u32, part: &Part, ran: &RunResult) {
         self.runs = self.runs.saturating_add(1);
         self.busy = self.busy.plus(ran.busy);
@@ -83,29 +83,29 @@ impl Bill {
         made.extend(ran.outputs.iter().cloned());
     }
 
-    /// The device waited for a request so long.
+    /// Adds time in which the device waited for a request.
     pub(super) fn waited(&mut self, idle: Micros) {
         self.idle = self.idle.plus(idle);
     }
 
-    /// A run gave nothing, since its inputs are at fault: its time is owed all the same.
+    /// Adds a run without outputs because its inputs are at fault: the buyer owes for its time.
     pub(super) fn failed(&mut self, took: Micros) {
         self.runs = self.runs.saturating_add(1);
         self.busy = self.busy.plus(took);
         self.parts = self.parts.max(1);
     }
 
-    /// Bytes of the tensors that were made.
+    /// Returns the bytes of the tensors made.
     pub(super) fn made(&self) -> u64 {
         self.made
     }
 
-    /// Device time of all runs.
+    /// Returns the device time of all runs.
     pub(super) fn busy(&self) -> Micros {
         self.busy
     }
 
-    /// Device time of runs whose work was known before, and their operations.
+    /// Returns the device time of runs whose work was known beforehand, and their operations.
     pub(super) fn judged(&self) -> (Micros, u64) {
         self.judged
     }
@@ -115,7 +115,7 @@ impl Bill {
         outputs.map(|(n, made)| (*n, made.clone())).collect()
     }
 
-    /// What the provider signs; none where its price is beyond counting.
+    /// Returns the receipt body to sign; none if the price overflows.
     pub(super) fn body(
         &self,
         shared: &SharedState,
@@ -124,7 +124,7 @@ impl Bill {
     ) -> Option<ReceiptBody> {
         assert!(self.has_run(), "nothing is billed for nothing");
         let usage = DeviceMicros(self.busy.0).max(USAGE_MIN);
-        // A lease has so much time, and clocks differ.
+        // A lease has only this much time, and clocks differ.
         let most = DeviceMicros::of(lease.quantity, lease.deadline.since(lease.start));
         let idle = DeviceMicros(self.idle.0.min(most.0.saturating_sub(usage.0)));
         let id = |id: &ContentId| MarketContentId(*id.as_bytes());
@@ -163,12 +163,12 @@ impl Bill {
         Some(body)
     }
 
-    /// The speed that the figures of the ask promise for this work, and the one that was delivered:
-    /// 0 where the runs were too short to tell, or nothing is known of them beforehand.
+    /// Returns the speed that the ask promises for this work and the delivered speed; the latter is
+    /// 0 if the runs were too short to tell, or their work was unknown beforehand.
     fn speeds(&self, shared: &SharedState) -> (u64, u64) {
         let untold = (shared.resources.throughput.of(Dtype::F32), 0);
         let (busy, flops) = self.judged;
-        // Operations a microsecond are millions a second.
+        // Operations per microsecond equal mega-operations per second.
         let promised = self.promised.and_then(|time| flops.checked_div(time.0));
         match promised {
             Some(promised) if busy >= TELLING_RUN => (promised, flops / busy.0),

@@ -1,4 +1,4 @@
-//! What a lease that is not at work any more is owed, until the log has closed it.
+//! The buyer's debt for a lease that is no longer at work, until the log has closed the lease.
 //!
 //! ```text
 //! Recording ─Ran on the disk─> Signing ─> Told ─both signed─> Keeping ─on the disk─> Settling
@@ -6,7 +6,7 @@
 //!   nothing ran: GivingUp for an own fault, else Closing (the log ends it)
 //!   Closing ─ended, nothing else to say─> Claiming ─> Closing
 //! ```
-//! A buyer that comes back is told the result in every one of these, and may still sign.
+//! In every stage, a buyer that comes back receives the result once it is signed, and may sign.
 
 use serde::Serialize;
 use souk_market::{
@@ -25,40 +25,41 @@ use crate::lease::{BuyerWord, Failure, ProviderWord, WorkResult, cut};
 /// How long the buyer may take to fetch the outputs and sign.
 const SIGN_WAIT: Micros = Micros::seconds(30);
 
-/// The buyer settles as soon as it has signed; if it has not within this, the provider does.
+/// How long the provider waits before it settles itself; the buyer normally settles as soon as it
+/// has signed.
 const SETTLE_WAIT: Micros = Micros::seconds(2);
 
-/// Where a lease has ended before its result was told, its buyer has this much of the grace.
+/// The part of the grace that the buyer gets if its lease ended before it received the result.
 const LATE_WAIT: Millis = Millis(1_000);
 
-/// Where a claim stands.
+/// The stage of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum ClaimStage {
-    /// It is of an earlier life: the log is asked how it stands.
+    /// It is of an earlier life: the core asks the log for its state.
     Recovering,
-    /// That the work is done is being put down.
+    /// The core records that the work is done.
     Recording,
-    /// The receipt is being signed.
+    /// The provider signs the receipt.
     Signing,
-    /// The buyer knows the result, and its signature is waited for.
+    /// The buyer has the result, and the core waits for its signature.
     Told,
-    /// That both have signed is being put down.
+    /// The core records that both sides signed.
     Keeping,
-    /// Both have signed: the buyer may settle.
+    /// Both sides signed: the buyer may settle.
     Settling,
-    /// The usage is noted.
+    /// The core notes the usage in the log.
     Noting,
-    /// The lease is given up.
+    /// The core gives up the lease.
     GivingUp,
-    /// The time for which the device was held is claimed.
+    /// The core claims the time during which the buyer held the device.
     Claiming,
-    /// Nothing is left to do but to see how the log closes it.
+    /// The core waits for the log to close it.
     Closing,
-    /// How the log closed it is being put down.
+    /// The core records how the log closed it.
     Closed,
 }
 
-/// What a lease is owed.
+/// The buyer's debt for a lease.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Claim {
     pub(super) lease: LeaseId,
@@ -68,17 +69,17 @@ pub(super) struct Claim {
     /// When the lease ends.
     ends_at: Millis,
     usage: Option<DeviceMicros>,
-    /// What of it is noted first; the rest follows once that is accepted.
+    /// The part of the usage to note first; the rest follows once that is accepted.
     noted_part: Option<DeviceMicros>,
-    /// Whether the time for which the device was held may still be claimed.
+    /// Whether the provider can still claim the time during which the device was held.
     is_claimable: bool,
     work: Option<Box<Work>>,
-    /// The receipt that both have signed.
+    /// The receipt with both signatures.
     receipt: Option<Box<Receipt>>,
 }
 
 impl Claim {
-    /// What a lease whose work was done is owed.
+    /// Creates the claim for a lease with completed work.
     pub(super) fn of_work(
         shared: &mut SharedState,
         work: Work,
@@ -108,7 +109,7 @@ impl Claim {
         claim
     }
 
-    /// A lease that nothing is owed for.
+    /// Creates the claim for a lease without any debt.
     pub(super) fn of_nothing(
         shared: &mut SharedState,
         (lease, buyer, ends_at): (LeaseId, AccountKey, Millis),
@@ -132,7 +133,7 @@ impl Claim {
         claim
     }
 
-    /// A lease of an earlier life; none where the log closed it then.
+    /// Creates the claim for a lease of an earlier life; none if the log closed it then.
     pub(super) fn of_past(
         shared: &mut SharedState,
         lease: LeaseId,
@@ -166,12 +167,12 @@ impl Claim {
         Some(claim)
     }
 
-    /// Whether it is to be waited for before the provider ends.
+    /// Returns whether the provider must wait for it before it ends.
     pub(super) fn is_busy(&self) -> bool {
         !matches!(self.stage, ClaimStage::Closing)
     }
 
-    /// A signature is waited for until then; after the end of the lease for a moment at most.
+    /// Sets the timer for the buyer's signature, at the latest a moment after the end of the lease.
     fn await_signature(&mut self, shared: &mut SharedState) {
         let late = Millis(shared.now.log.0.saturating_add(LATE_WAIT.0));
         let until = shared.moment(self.ends_at.max(late));
@@ -179,7 +180,7 @@ impl Claim {
         shared.timers.set(Timer::Signature(self.lease), until);
     }
 
-    /// That the work is done is on the disk.
+    /// Continues once the record of the work is on the disk.
     pub(super) fn on_work_recorded(&mut self, shared: &mut SharedState) {
         if self.stage != ClaimStage::Recording {
             return;
@@ -190,7 +191,7 @@ impl Claim {
         shared.ask(Wait::Sign(self.lease), Action::Sign(body));
     }
 
-    /// The receipt with this provider's signature.
+    /// Takes the receipt with this provider's signature.
     pub(super) fn on_signed(&mut self, shared: &mut SharedState, receipt: Receipt) {
         let Some(work) = &self.work else {
             return;
@@ -213,7 +214,7 @@ impl Claim {
         }
     }
 
-    /// The buyer is back; whether there is something for it.
+    /// Handles the buyer's return. Returns whether the claim has something for it.
     pub(super) fn on_resumed(&mut self, shared: &mut SharedState, stream: StreamId) -> bool {
         if self.stage < ClaimStage::Told && self.stage != ClaimStage::Recovering {
             shared.hang(&mut self.stream);
@@ -231,7 +232,7 @@ impl Claim {
         true
     }
 
-    /// What the buyer says.
+    /// Handles a word of the buyer.
     pub(super) fn on_word(&mut self, shared: &mut SharedState, word: BuyerWord) {
         match word {
             BuyerWord::Signed(receipt) => self.on_receipt(shared, receipt),
@@ -239,7 +240,7 @@ impl Claim {
                 shared.hang(&mut self.stream);
                 self.unsigned(shared, Some(cut(reason)));
             }
-            // All was done when it came.
+            // All work was done when the word arrived.
             BuyerWord::Go | BuyerWord::Next(_) | BuyerWord::NoMore | BuyerWord::Limit { .. } => {}
         }
     }
@@ -262,7 +263,7 @@ impl Claim {
         shared.record(vec![signed], Follows::Settled(self.lease));
     }
 
-    /// That both have signed is on the disk.
+    /// Continues once the record of both signatures is on the disk.
     pub(super) fn on_receipt_recorded(&mut self, shared: &mut SharedState) {
         if self.stage != ClaimStage::Keeping {
             return;
@@ -270,15 +271,15 @@ impl Claim {
         self.stage = ClaimStage::Settling;
         let receipt = self.receipt.as_ref().expect("it was recorded");
         shared.act(Action::Tell(Report::Settled(receipt.clone())));
-        // Who stops does not wait for the buyer: to settle twice does nothing.
+        // A stopping provider does not wait for the buyer: to settle twice has no effect.
         match shared.stage >= Stage::Draining {
             true => shared.look_at(self.lease),
             false => shared.wake_in(Timer::Settle(self.lease), SETTLE_WAIT),
         }
     }
 
-    /// The provider stops: it settles what it would have left to the buyer, and notes what a buyer
-    /// that is away has not signed.
+    /// Settles, because the provider stops, what it would leave to the buyer, and notes the usage
+    /// that an absent buyer has not signed.
     pub(super) fn on_stopping(&mut self, shared: &mut SharedState) {
         if self.stage == ClaimStage::Told && self.must_not_wait(shared) {
             return self.note(shared, None);
@@ -289,8 +290,8 @@ impl Claim {
         }
     }
 
-    /// The buyer's stream is over. A buyer that crashed comes back and signs, or finds out which of
-    /// two providers was right: it has the same time as one that stays.
+    /// Handles the end of the buyer's stream. A buyer that crashed can come back and sign, or find
+    /// out which of two providers was right: it has the same time as one that stays.
     pub(super) fn on_lost(&mut self, shared: &mut SharedState) {
         self.stream = None;
         if self.stage == ClaimStage::Told && self.must_not_wait(shared) {
@@ -298,7 +299,7 @@ impl Claim {
         }
     }
 
-    /// Whether a provider that stops would wait for a buyer that may not come back.
+    /// Returns whether a stopping provider would wait for a buyer that may not come back.
     fn must_not_wait(&self, shared: &SharedState) -> bool {
         let is_away = self.stream.is_none();
         shared.stage >= Stage::Leaving || is_away && shared.stage >= Stage::Draining
@@ -310,7 +311,7 @@ impl Claim {
         }
     }
 
-    /// The buyer's time to sign is over.
+    /// Handles a buyer whose time to sign is over.
     pub(super) fn on_unsigned(&mut self, shared: &mut SharedState) {
         if matches!(
             self.stage,
@@ -320,7 +321,7 @@ impl Claim {
         }
     }
 
-    /// States what was used where the buyer does not sign: it counts unless the buyer disputes it.
+    /// Notes the usage if the buyer does not sign: the note counts unless the buyer disputes it.
     fn note(&mut self, shared: &mut SharedState, reason: Option<String>) {
         self.stage = ClaimStage::Noting;
         shared.timers.stop(Timer::Signature(self.lease));
@@ -329,19 +330,19 @@ impl Claim {
         self.command(shared);
     }
 
-    /// Gives the lease back: nothing is owed for it.
+    /// Gives up the lease, without any debt.
     pub(super) fn give_up(&mut self, shared: &mut SharedState) {
         self.is_claimable = false;
         self.stage = ClaimStage::GivingUp;
         self.command(shared);
     }
 
-    /// What the next note says.
+    /// Returns the usage in the next note.
     fn next_note(&self) -> Option<DeviceMicros> {
         self.noted_part.or(self.usage)
     }
 
-    /// What the market is told of it now.
+    /// Sends the market the command that fits the stage.
     fn command(&self, shared: &mut SharedState) {
         let lease = self.lease;
         let command = match self.stage {
@@ -360,7 +361,7 @@ impl Claim {
         shared.ask(Wait::Command(lease), Action::Command(Box::new(command)));
     }
 
-    /// A moment to try again is here.
+    /// Retries a command.
     pub(super) fn on_retry(&mut self, shared: &mut SharedState) {
         match self.stage {
             ClaimStage::Noting | ClaimStage::GivingUp | ClaimStage::Claiming => {
@@ -373,7 +374,7 @@ impl Claim {
         }
     }
 
-    /// What the market made of the command.
+    /// Handles the market's result for the command.
     pub(super) fn on_commanded(
         &mut self,
         shared: &mut SharedState,
@@ -388,7 +389,7 @@ impl Claim {
         }
         match commanded {
             Err(NotDone::Uncertain(_)) => return shared.wake_in(Timer::Retry(self.lease), RETRY),
-            // A note adds so much at most: the rest follows once that is accepted.
+            // A note can add only this much: the rest follows once it is accepted.
             Err(NotDone::Refused(Refusal::UsageOver { possible, .. }))
                 if self.stage == ClaimStage::Noting
                     && possible.0 > 0
@@ -397,7 +398,7 @@ impl Claim {
                 self.noted_part = Some(possible);
                 return self.command(shared);
             }
-            // An earlier note is answered first.
+            // The buyer must answer an earlier note first.
             Err(NotDone::Refused(Refusal::NoteOpen { .. })) => {
                 self.noted_part = Some(DeviceMicros(0));
             }
@@ -407,7 +408,7 @@ impl Claim {
                 let lease = self.lease;
                 let command = match self.stage {
                     ClaimStage::Settling => {
-                        // What cannot be settled is noted: that is what is left of it.
+                        // A receipt that cannot be settled leaves only a note.
                         let receipt = self.receipt.clone().expect("both have signed");
                         self.usage = Some(receipt.body.usage);
                         self.stage = ClaimStage::Noting;
@@ -431,7 +432,7 @@ impl Claim {
         shared.look_at(self.lease);
     }
 
-    /// How the log has the lease; none where it does not know it any more.
+    /// Handles the lease's state in the log; none if the log no longer knows it.
     pub(super) fn on_seen(&mut self, shared: &mut SharedState, lease: Option<&Lease>) {
         let (paid, reason) = match lease.map(|lease| lease.state) {
             None => (None, None),
@@ -455,7 +456,7 @@ impl Claim {
         shared.record(vec![closed], Follows::Nothing);
     }
 
-    /// The log has the lease open.
+    /// Handles a lease that is open in the log.
     fn on_open(&mut self, shared: &mut SharedState, lease: Option<&Lease>) {
         let lease = lease.expect("it was looked at");
         match self.stage {
@@ -501,25 +502,26 @@ impl Claim {
         }
     }
 
-    /// The log could not be asked.
+    /// Handles a log that did not answer.
     pub(super) fn on_not_seen(&self, shared: &mut SharedState) {
         if matches!(self.stage, ClaimStage::Recovering | ClaimStage::Settling) {
             shared.wake_in(Timer::Retry(self.lease), RETRY);
         }
     }
 
-    /// Whether nothing more is said of it while the lease goes on.
+    /// Returns whether no more words about it follow while the lease continues.
     pub(super) fn is_at_rest(&self) -> bool {
         self.stage == ClaimStage::Closing && self.stream.is_none()
     }
 
-    /// What holds of it after each step.
+    /// Asserts the invariants that hold after each step.
     pub(super) fn audit(&self, shared: &SharedState) {
         use ClaimStage::{Closing, GivingUp, Keeping, Settling};
         assert!(shared.begun.has(self.lease), "it was begun");
         if matches!(self.stage, Keeping | Settling) {
             let receipt = self.receipt.as_ref().expect("both have signed");
-            // Verified when it came: curves are too dear to be asked again after each step.
+            // The core verified the signatures on arrival: to verify them after each step costs too
+            // much.
             let signed = receipt.buyer_signature.and(receipt.provider_signature);
             assert!(signed.is_some(), "both have signed");
         }
@@ -545,13 +547,13 @@ impl Claim {
     }
 }
 
-/// Whether a device was held by a lease that is over, and its provider has claimed nothing for it.
+/// Returns whether a closed lease held a device for which its provider has claimed nothing.
 fn is_unclaimed(lease: &Lease) -> bool {
     let is_held = matches!(lease.state, LeaseState::Due { ended, .. } if ended > lease.start);
     is_held && !lease.claimed && lease.note.is_none()
 }
 
-/// A refusal that says no more than that it is over, or was said before.
+/// Returns whether a refusal only says that the lease is over, or repeats an earlier command.
 fn is_harmless(refusal: &Refusal) -> bool {
     matches!(
         refusal,
@@ -559,7 +561,7 @@ fn is_harmless(refusal: &Refusal) -> bool {
     )
 }
 
-/// The failure that ends a lease which the disk does not let begin.
+/// Returns the failure of a lease that cannot begin because the disk failed.
 pub(super) fn not_written(why: String) -> Failure {
     Failure::Journal(cut(why))
 }

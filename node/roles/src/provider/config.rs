@@ -1,27 +1,27 @@
-//! What a provider is told once, when it starts.
+//! The configuration of a provider, fixed when it starts.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{AccountKey, MarketId, Price, Resources, Units};
 
 use crate::clock::Micros;
 
-/// Who a provider is, and what it sells.
+/// The identity of a provider, and its offer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Config {
-    /// Its account.
+    /// The provider's account.
     pub account: AccountKey,
     /// The market that it sells in.
     pub market: MarketId,
-    /// The figures by which its device is sold at first.
+    /// The resources of its device in the first ask.
     pub resources: Resources,
-    /// How many leases of it are sold at once.
+    /// The number of leases that it sells at once.
     pub capacity: Units,
     /// The lowest price at which its ask may stay in the book.
     pub price_min: Price,
-    /// Bytes of graphs, weights and inputs that one lease may have.
+    /// The most bytes of graphs, weights and inputs of one lease.
     pub memory_bytes_max: u64,
-    /// Bytes that what one lease makes may have, outputs and what lies between its parts together.
+    /// The most bytes that one lease may make, outputs and intermediate values together.
     pub made_bytes_max: u64,
-    /// How long leases at work may go on once it is to stop.
+    /// How long leases at work may continue once the provider must stop.
     pub patience: Micros,
 }

@@ -1,4 +1,4 @@
-//! The provider: which leases it takes, and what lies between them.
+//! The provider: decides which leases to accept, and coordinates them.
 
 mod answers;
 mod log;
@@ -26,82 +26,83 @@ use crate::clock::{Micros, Now};
 use crate::effect::Effect;
 use crate::lease::{Failure, Offer, OfferAnswer, Opening, ProviderWord, Start};
 
-/// The market is looked at this often even if no word of a change came.
+/// How often the core looks at the market even without a report of a change.
 const LOOK_PERIOD: Micros = Micros::seconds(2);
 
-/// How long a buyer may leave a lease alone before the log is told that its provider is ready.
+/// How long a buyer may leave a lease alone before the core reports to the log that its provider is
+/// ready.
 const UNHEARD: Millis = Millis(10_000);
 
-/// How long leases that are to end with what is done have for it: the run of one request, and its
-/// way to the buyer.
+/// The time for leases that end with the results so far: the run of one request, and its way to the
+/// buyer.
 const LAST_CALL: Micros = Micros::seconds(5);
 
-/// How long the market has to say that it took back what an idle provider sells, as that stops.
+/// How long a stopping provider without work waits for the market to take its ask back.
 const SILENCE: Micros = Micros(1_500_000);
 
-/// How long what is left to put down may hold up the end.
+/// How long pending facts may delay the end.
 const LEAVE_WAIT: Micros = Micros::seconds(2);
 
-/// What a stream is about.
+/// The purpose of a stream.
 #[derive(Clone, Debug, Serialize)]
 enum Use {
-    /// Its lease is looked for in the log.
+    /// The core looks up its lease in the log.
     Opening { peer: AccountKey, start: Box<Start> },
-    /// A lease: at work, or owed.
+    /// It belongs to a lease that is at work or owed.
     Lease(LeaseId),
 }
 
-/// A provider.
+/// The core of a provider.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProviderCore {
     shared: SharedState,
     shelf: Shelf,
-    /// Leases at work.
+    /// The leases at work.
     leases: BTreeMap<LeaseId, LeaseCore>,
-    /// Leases whose money is open.
+    /// The leases with unsettled money.
     claims: BTreeMap<LeaseId, Claim>,
     streams: BTreeMap<StreamId, Use>,
-    /// What changed while the market was looked at is looked at again.
+    /// Whether the market changed during a look at it, so that another look must follow.
     looks_again: bool,
-    /// What was not begun is given back once it is known what there is.
+    /// Whether to return the leases that did not begin, once the core knows them.
     gives_back: bool,
     counts: Counts,
 }
 
-/// How often what happened.
+/// Counts of a provider's events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
-    /// Leases that were begun.
+    /// The leases that began.
     pub begun: u64,
-    /// Leases whose work was done.
+    /// The leases whose work was completed.
     pub done: u64,
-    /// Leases whose work was not.
+    /// The leases whose work failed.
     pub failed: u64,
-    /// Receipts that both signed.
+    /// The receipts that both sides signed.
     pub signed: u64,
-    /// Buyers that came back.
+    /// The buyers that came back.
     pub resumed: u64,
-    /// Leases whose end in the log was seen.
+    /// The leases whose end the core saw in the log.
     pub closed: u64,
 }
 
-/// What people see of a provider.
+/// The state of a provider, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProviderStatus {
     /// How far it is with selling and stopping.
     pub stage: Stage,
-    /// Leases at work, and how far each is.
+    /// The leases at work, each with its progress.
     pub at_work: Vec<(LeaseId, WorkStage)>,
-    /// Leases whose money is open, and where it stands.
+    /// The leases with unsettled money, each with its stage.
     pub owed: Vec<(LeaseId, ClaimStage)>,
-    /// Whether the disk takes what is put down.
+    /// Whether the disk accepts facts.
     pub is_writable: bool,
-    /// How often what happened.
+    /// The counts of its events.
     pub counts: Counts,
 }
 
 impl ProviderCore {
-    /// A provider that begins where its earlier lives left off.
+    /// Resumes a provider from its earlier lives. Returns the core and its first effects.
     #[must_use]
     pub fn resume(config: Config, past: Past, now: Now) -> (ProviderCore, Vec<Effect<Action>>) {
         let begun = BegunLeases::new(past.up_to, past.leases.keys().copied());
@@ -125,7 +126,7 @@ impl ProviderCore {
         (core, effects)
     }
 
-    /// Takes in what happened; says what is to be done.
+    /// Applies an event and returns the effects to carry out.
     pub fn apply(&mut self, now: Now, event: Event) -> Vec<Effect<Action>> {
         if self.shared.stage == Stage::Stopped {
             return Vec::new();
@@ -164,13 +165,13 @@ impl ProviderCore {
         self.shared.take_effects()
     }
 
-    /// When it wants to be woken.
+    /// Returns the moment at which you must send [`Event::Woke`], if any.
     #[must_use]
     pub fn wakes_at(&self) -> Option<Micros> {
         self.shared.timers.wakes_at()
     }
 
-    /// What people see of it.
+    /// Returns the state of the provider, for people.
     #[must_use]
     pub fn status(&self) -> ProviderStatus {
         let at_work = self.leases.iter();
@@ -184,7 +185,7 @@ impl ProviderCore {
         }
     }
 
-    /// Asserts all that holds of it.
+    /// Asserts all invariants of the provider.
     pub fn audit(&self) {
         assert!(self.leases.len() <= RUNNING_MAX, "so many at work at most");
         assert!(self.streams.len() <= STREAMS_MAX, "so many streams at most");
@@ -214,14 +215,15 @@ impl ProviderCore {
         }
     }
 
-    /// BLAKE3 of all it knows: two with the same do the same from now on.
+    /// Returns the BLAKE3 hash of its whole state: two cores with the same hash behave alike from
+    /// now on.
     #[must_use]
     pub fn digest(&self) -> [u8; 32] {
         let bytes = postcard::to_allocvec(self).expect("plain data in memory always encodes");
         *blake3::hash(&bytes).as_bytes()
     }
 
-    /// How many answers came that nobody awaited.
+    /// Returns the number of answers that arrived for no pending effect.
     #[must_use]
     pub fn strays(&self) -> u64 {
         self.shared.waits.strays

@@ -1,4 +1,4 @@
-//! What happens to a provider.
+//! The events that happen to a provider, and the answers to its actions.
 
 use serde::{Deserialize, Serialize};
 use souk_market::{
@@ -11,163 +11,163 @@ use crate::clock::Micros;
 use crate::effect::Ticket;
 use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening};
 
-/// A stream that a peer opened. None has the number of another, in all the life of a core.
+/// A stream that a peer opened. A core never sees the same number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StreamId(pub u64);
 
-/// Everything that can happen to a provider.
+/// An event that happens to a provider.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A peer opened a stream, and this is its first word.
+    /// A peer opened a stream with this first word.
     Opened {
-        /// The stream.
+        /// The new stream.
         stream: StreamId,
-        /// Who is at its other end, as its transport has proven.
+        /// The account at its other end, proven by the transport.
         peer: AccountKey,
-        /// What it said.
+        /// The first word.
         opening: Opening,
     },
-    /// The buyer at the other end of a stream said something.
+    /// The buyer at the other end of a stream sent a word.
     Said {
-        /// The stream.
+        /// The stream of the word.
         stream: StreamId,
-        /// What.
+        /// The buyer's word.
         word: BuyerWord,
     },
-    /// A stream is over, or its peer said what is no word: nothing comes of it any more, and
-    /// nothing that is sent arrives.
+    /// A stream ended, or its peer sent an invalid word. No event of the stream follows, and no
+    /// word sent on it arrives.
     Hung {
-        /// The stream.
+        /// The stream that ended.
         stream: StreamId,
     },
-    /// Something about this account has changed in the log: notice was given, a lease was bought or
-    /// has ended.
+    /// The log changed for this account: for example, a buyer bought a lease, or a lease received
+    /// notice or ended.
     Changed,
-    /// The device is to be sold by these figures from the next ask on.
+    /// From the next ask on, the provider must sell the device with these resources.
     SpeedDue(Box<Resources>),
-    /// The process of a lease's own ended by itself.
+    /// The sandbox process of a lease ended by itself.
     SandboxLost {
-        /// The lease.
+        /// The lease that ran there.
         lease: souk_market::LeaseId,
-        /// How.
+        /// How the process ended.
         fault: Failure,
     },
-    /// The provider is to stop, and give its leases time.
+    /// The provider must stop, and give its leases time.
     Stop,
-    /// It was asked again: the time is over.
+    /// The provider must stop now: a second request to stop arrived.
     Hurry,
-    /// A moment that was asked for is here.
+    /// A moment that the core requested is here.
     Woke,
-    /// An effect came to this.
+    /// The answer to an effect.
     Answer {
-        /// Which.
+        /// The effect's ticket.
         ticket: Ticket,
-        /// What.
+        /// The answer to that effect.
         answer: Answer,
     },
 }
 
-/// What an effect came to. Which answers an action has stands at the action.
+/// The answer to an effect. Each [`super::Action`] lists its answers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// Another provider answered an offer, or could not be asked.
+    /// Another provider's answer to an offer, or why it gave none.
     Offered(Result<OfferAnswer, String>),
-    /// A lease as the log has it; none where the log does not know it, or not any more.
+    /// The lease in the log; none if the log does not know it, or no longer does.
     LeaseSeen(Option<Box<Lease>>),
-    /// What the log has of this account.
+    /// The log's view of this account.
     MarketSeen(Box<MarketView>),
-    /// The market could not be asked.
+    /// The market did not answer.
     NotSeen(String),
-    /// What the market made of a command.
+    /// The market's result for a command.
     Commanded(Result<Acceptance, NotDone>),
-    /// All contents that were asked for are here, in the order in which they were asked for.
+    /// All requested contents are here, in the requested order.
     Came(Vec<Arrival>),
-    /// A content did not come, or is not what it was said to be.
+    /// A content did not arrive, or is not of the expected kind.
     NotCome(Failure),
-    /// No graph of the work is against the owner's limits, or the first thing that is.
+    /// The owner's limits allow every graph of the work, or the first violation.
     Checked(Result<(), Failure>),
-    /// A place to run the lease in is ready, and may be given so many runs at once.
+    /// A sandbox for the lease is ready.
     Sandboxed {
-        /// How many, at least one.
+        /// The number of runs that it accepts at once, at least one.
         slots: u32,
     },
-    /// There is no place to run it in.
+    /// No sandbox can run the lease.
     NoSandbox(Failure),
-    /// A part is compiled, or why it is not.
+    /// The device compiled a part, or why it did not.
     Prepared(Result<(), Failure>),
-    /// A part was run, or why it was not.
+    /// The device ran a part, or why it did not.
     Ran(Result<RunResult, Failure>),
-    /// Facts are on the disk.
+    /// The facts are on the disk.
     Recorded,
-    /// They may not be: the disk did not take them.
+    /// The disk did not accept the facts, which may or may not be on it.
     NotWritten(String),
     /// The receipt with this provider's signature.
     Signed(Box<Receipt>),
 }
 
-/// Why the market did not do what was commanded.
+/// Why the market did not carry out a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotDone {
-    /// It refused.
+    /// The market refused it.
     #[error(transparent)]
     Refused(Refusal),
-    /// No answer came: it may have been done.
+    /// No answer came, so the market may have carried it out.
     #[error("no answer came, and it may have been done: {0}")]
     Uncertain(String),
 }
 
-/// What the log has of a provider's account.
+/// The log's view of a provider's account.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MarketView {
-    /// Its leases that are not closed, those that it bought itself among them.
+    /// Its open leases, including those that it bought.
     pub leases: Vec<Lease>,
-    /// Units of its device that are on offer.
+    /// The units of its device on offer.
     pub offered: Units,
-    /// How many orders it has in the book.
+    /// The number of its orders in the book.
     pub open_orders: u32,
-    /// Its asks in the book, if they were asked for.
+    /// Its asks in the book, if the action requested them.
     pub asks: Vec<OrderId>,
-    /// What an ask would say now; none where nothing is sold at this hour.
+    /// The terms of an ask placed now; none if the provider does not sell at this hour.
     pub due: Option<Terms>,
 }
 
-/// What of an ask changes with the hour and the market.
+/// The terms of an ask that change with the hour and the market.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Terms {
-    /// Per device-second.
+    /// The price per device-second.
     pub price: Price,
     /// The longest lease.
     pub duration_max: Millis,
     /// The notice before a spot lease ends.
     pub notice: Millis,
-    /// What spot leases of other notices cost.
+    /// The prices of spot leases with other notices.
     pub spot: Vec<SpotPrice>,
-    /// What part of its price a second costs in which the device is held and not used.
+    /// The share of the price for a second in which the buyer holds the device unused.
     pub idle: Permille,
-    /// The least reputation of a buyer.
+    /// The least reputation that a buyer must have.
     pub reputation_min: Permille,
 }
 
 /// A content that is here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arrival {
-    /// Which.
+    /// The id of the content.
     pub id: ContentId,
-    /// How long it is.
+    /// Its length in bytes.
     pub bytes: u64,
-    /// How much of it came over the network; nothing where it was here.
+    /// The bytes that came over the network; 0 if the content was here.
     pub moved: u64,
 }
 
-/// What a run gave.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunResult {
-    /// The outputs that were asked for, in that order; they are in the store.
+    /// The requested outputs, in that order; they are in the store.
     pub outputs: Vec<(String, ContentId)>,
-    /// Their length.
+    /// The length of the outputs in bytes.
     pub bytes: u64,
-    /// Device time.
+    /// The device time of the run.
     pub busy: Micros,
-    /// Device time by the figures that the device is sold with; none where nobody can say.
+    /// The device time by the speed in the ask; none if it cannot be computed.
     pub promised: Option<Micros>,
 }

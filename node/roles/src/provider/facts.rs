@@ -1,9 +1,9 @@
-//! What a provider puts down, and what it finds when it starts again.
+//! The facts that a provider records, and the past that it reads when it restarts.
 //!
-//! A fact is on the disk before others can see what follows from it: [`Fact::Began`] before the
-//! buyer hears that the lease is accepted, [`Fact::Ran`] before the result is told, and
-//! [`Fact::Signed`] before the receipt is settled from here. So whatever a crash left undone is
-//! paid or given back, and nothing is run twice.
+//! A fact is on the disk before others can see its consequence: [`Fact::Began`] before the buyer
+//! learns that the provider accepted the lease, [`Fact::Ran`] before it learns the result, and
+//! [`Fact::Signed`] before the provider settles the receipt. So after a crash every lease is paid
+//! or returned, and the provider runs no work twice.
 
 use std::collections::BTreeMap;
 
@@ -16,118 +16,118 @@ use souk_memory::ContentId;
 
 use crate::access::Scope;
 
-/// One fact of a provider's journal.
+/// One fact in a provider's journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum Fact {
     /// The work of a lease is about to begin.
     Began {
-        /// The lease.
+        /// The lease that begins.
         lease: LeaseId,
-        /// Who bought it.
+        /// The account that bought it.
         buyer: AccountKey,
         /// The buyer's job.
         job: JobId,
-        /// Price per device-second.
+        /// The price per device-second.
         price: Price,
-        /// When it ends at the latest.
+        /// The latest moment of its end.
         deadline: Millis,
         /// When the work began.
         at: Millis,
     },
-    /// The work is done.
+    /// The provider completed the work.
     Ran {
-        /// The lease.
+        /// The lease that ran.
         lease: LeaseId,
         /// The device time it used.
         usage: DeviceMicros,
-        /// What the receipt says and what was made, so that it can still be handed over after a
-        /// restart; none where the lease is closed.
+        /// The receipt's body and the outputs, which the provider can still deliver after a
+        /// restart; none if the lease is closed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         work: Option<Box<Work>>,
     },
-    /// Both have signed.
+    /// Both sides signed.
     Signed {
-        /// The receipt.
+        /// The receipt with both signatures.
         receipt: Box<Receipt>,
     },
-    /// The market has closed the lease.
+    /// The market closed the lease.
     Closed {
-        /// The lease.
+        /// The lease that closed.
         lease: LeaseId,
-        /// What was paid for it; unknown where the market has forgotten it.
+        /// The amount that the provider received; none if the market has forgotten it.
         paid: Option<Credits>,
-        /// Why it was closed.
+        /// Why the market closed it.
         reason: Option<CloseReason>,
-        /// When it was found closed.
+        /// When the provider found it closed.
         at: Millis,
     },
-    /// Leases too old to be kept one by one.
+    /// The sum of leases too old to keep one by one.
     Before(Before),
 }
 
-/// What a lease came to.
+/// The result of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
-    /// What the provider signs.
+    /// The receipt body that the provider signs.
     pub body: ReceiptBody,
-    /// What each request gave, by number.
+    /// The outputs of each request, by number.
     pub outputs: Vec<(u32, Vec<(String, ContentId)>)>,
 }
 
-/// The sum of leases that are not kept one by one.
+/// The sum of leases that the journal does not keep one by one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Before {
-    /// How many.
+    /// The number of leases.
     pub leases: u64,
-    /// What they were paid.
+    /// The amount paid for them.
     pub paid: Credits,
-    /// The newest of them: none at or below it is begun again.
+    /// The newest of them: the provider begins no lease up to it again.
     pub up_to: LeaseId,
 }
 
-/// What a provider did in all its lives, as far as it matters to the next one.
+/// The history of a provider's earlier lives, as far as the next one needs it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Past {
-    /// No lease at or below this one is begun.
+    /// The provider begins no lease up to this one.
     pub up_to: LeaseId,
-    /// All others that were begun, and where they stand.
+    /// The state of every newer lease that began.
     pub leases: BTreeMap<LeaseId, PastLease>,
 }
 
-/// A lease that was begun in an earlier life.
+/// A lease that began in an earlier life.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PastLease {
-    /// Who bought it.
+    /// The account that bought it.
     pub buyer: AccountKey,
-    /// How far it came.
+    /// The progress of the lease.
     pub state: PastState,
 }
 
-/// How far a lease came.
+/// The progress of a lease.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PastState {
-    /// It was begun and not done: what it did is lost.
+    /// It began and did not complete: its results are lost.
     Began,
-    /// It was done, and is owed.
+    /// It completed and the buyer owes for it.
     Ran {
         /// The device time it used.
         usage: DeviceMicros,
-        /// What it gave, if the journal says so.
+        /// Its results, if the journal has them.
         work: Option<Box<Work>>,
     },
-    /// Both have signed.
+    /// Both sides signed.
     Signed {
-        /// The receipt.
+        /// The receipt with both signatures.
         receipt: Box<Receipt>,
     },
-    /// The market has closed it.
+    /// The market closed it.
     Closed,
 }
 
 impl Past {
-    /// What facts come to, in the order in which they were put down. Those that contradict what
-    /// was put down before say nothing.
+    /// Folds facts, in the order of their records, into the past that they describe. Ignores facts
+    /// that contradict earlier ones.
     #[must_use]
     pub fn fold(facts: impl IntoIterator<Item = Fact>) -> Past {
         let mut past = Past::default();
@@ -137,7 +137,8 @@ impl Past {
         past
     }
 
-    /// What leases that are not closed made, and for whom: their buyers may come back for it.
+    /// Returns the outputs of open leases, each with the parties that can fetch them: a buyer can
+    /// come back for them.
     pub fn made(&self) -> impl Iterator<Item = (Scope, Vec<ContentId>)> {
         self.leases.values().filter_map(|lease| {
             let body = match &lease.state {
@@ -169,7 +170,7 @@ impl Past {
         }
     }
 
-    /// A lease never goes back.
+    /// Moves a lease to a later state, never to an earlier one.
     fn step(&mut self, lease: LeaseId, state: PastState) {
         let Some(known) = self.leases.get_mut(&lease) else {
             return;

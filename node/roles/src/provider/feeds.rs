@@ -1,8 +1,8 @@
-//! What the requests of a session leave to those after them: one may leave an input out, which then
-//! is what the request before it in its sequence made.
+//! Feeding in a session: a request may omit an input, which then takes the value that the previous
+//! request of its sequence made.
 //!
-//! A value is kept for the last request of each sequence, which another may follow, and for each
-//! that comes right before an open one: so many as there are sequences and requests in a window.
+//! The core keeps a value for the last request of each sequence, which another may follow, and for
+//! each request right before an open one: as many as there are sequences and requests in a window.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::{BTreeMap, Entry};
@@ -16,13 +16,13 @@ use crate::lease::{Feedback, Request, Source, Start};
 /// The feeding from request to request of one lease.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Feeds {
-    /// What inputs are fed, by their names.
+    /// The values that feed inputs, by the inputs' names.
     inputs: BTreeMap<String, Feedback>,
     /// The last request of each sequence.
     last: BTreeMap<u32, u32>,
-    /// The open requests, by those before them in their sequences.
+    /// The open requests, by their predecessors in their sequences.
     after: BTreeMap<u32, u32>,
-    /// What was made here of a request and is held for the one after it, by name.
+    /// The values made here and held for the request after, by request and name.
     held: BTreeMap<(u32, String), ContentId>,
 }
 
@@ -38,18 +38,18 @@ impl Feeds {
         }
     }
 
-    /// Whether a sequence has had a request.
+    /// Returns whether a sequence has had a request.
     pub(super) fn has_begun(&self, sequence: u32) -> bool {
         self.last.contains_key(&sequence)
     }
 
-    /// A request is open, the next of its sequence.
+    /// Opens a request, the next of its sequence.
     pub(super) fn open(&mut self, request: &Request) {
         let before = self.last.insert(request.sequence, request.number);
         self.after.extend(before.map(|it| (it, request.number)));
     }
 
-    /// A request is over: what was held for it, and is for no other.
+    /// Closes a request. Returns the contents held for it and for no other.
     pub(super) fn close(&mut self, number: u32) -> Vec<ContentId> {
         self.after.retain(|_, after| *after != number);
         let held = std::mem::take(&mut self.held).into_iter();
@@ -59,34 +59,34 @@ impl Feeds {
         gone.into_values().collect()
     }
 
-    /// All that is held, of a lease that is over.
+    /// Takes all held contents of a lease that is over.
     pub(super) fn take_held(&mut self) -> Vec<ContentId> {
         std::mem::take(&mut self.held).into_values().collect()
     }
 
-    /// Whether another request may still be fed by this one.
+    /// Returns whether this request can still feed another one.
     fn is_feeding(&self, request: u32) -> bool {
         self.after.contains_key(&request) || self.last.values().any(|last| *last == request)
     }
 
-    /// The open request that this one feeds.
+    /// Returns the open request that this one feeds.
     pub(super) fn after(&self, request: u32) -> Option<u32> {
         self.after.get(&request).copied()
     }
 
-    /// The request that an open one is fed by.
+    /// Returns the request that feeds an open one.
     pub(super) fn before(&self, request: u32) -> Option<u32> {
         let mut open = self.after.iter();
         open.find(|(_, after)| **after == request)
             .map(|(before, _)| *before)
     }
 
-    /// Whether a value of a request that another lease makes may still feed one.
+    /// Returns whether a value of a request that another lease makes can still feed one.
     pub(super) fn is_kept(&self, request: u32, name: &str) -> bool {
         self.is_feeding(request) && self.made_elsewhere().any(|(_, fed, _)| fed == name)
     }
 
-    /// What other leases feed: the input, the value's name, and who makes it.
+    /// Returns the values that other leases feed: the input, the value's name and its maker.
     pub(super) fn made_elsewhere(
         &self,
     ) -> impl Iterator<Item = (&str, &str, (LeaseId, AccountKey))> {
@@ -94,13 +94,13 @@ impl Feeds {
         inputs.filter_map(|(input, fed)| Some((input.as_str(), fed.name.as_str(), fed.maker?)))
     }
 
-    /// What this lease feeds: the input and the value's name.
+    /// Returns the values that this lease feeds: the input and the value's name.
     fn made_here(&self) -> impl Iterator<Item = (&str, &str)> {
         let here = self.inputs.iter().filter(|(_, fed)| fed.maker.is_none());
         here.map(|(input, fed)| (input.as_str(), fed.name.as_str()))
     }
 
-    /// A part of a request made this: what of it is held from now on for the request after it.
+    /// Holds the outputs of a part that feed the next request. Returns the newly held contents.
     pub(super) fn hold(&mut self, request: u32, made: &[(String, ContentId)]) -> Vec<ContentId> {
         if !self.is_feeding(request) {
             return Vec::new();
@@ -117,7 +117,7 @@ impl Feeds {
         fed.into_iter().map(|(_, id)| *id).collect()
     }
 
-    /// The inputs that a request feeds by what is held of it.
+    /// Returns the inputs that a request feeds from held values.
     pub(super) fn held(&self, request: u32) -> Vec<(String, ContentId)> {
         let value = |name: &str| self.held.get(&(request, name.to_owned())).copied();
         let inputs = self.made_here();
@@ -126,7 +126,7 @@ impl Feeds {
             .collect()
     }
 
-    /// Asserts what holds between two steps.
+    /// Asserts the invariants that hold between two steps.
     pub(super) fn audit(&self) {
         let mut held = self.held.keys();
         assert!(
@@ -136,8 +136,8 @@ impl Feeds {
     }
 }
 
-/// The first input that is fed otherwise than it may be: in a session what the buyer holds may be
-/// fed, and that alone, by one value, which some part here makes or one other lease.
+/// Returns the first input with invalid feeding. Only a session may feed, only inputs that the
+/// buyer holds, and each from one value that a part here or one other lease makes.
 pub(super) fn fed_wrongly(start: &Start) -> Option<&str> {
     let outputs = start.parts.iter().flat_map(|part| &part.outputs);
     let own: BTreeSet<&str> = outputs.map(|output| output.name.as_str()).collect();

@@ -4,8 +4,8 @@
 //! Recording ─Began on the disk─> Fetching ─graphs, part 1─> Checking ─> Placing ─> Preparing
 //!   ─> Ready ─Go─> Serving ─last done, limit, end near, an input never comes─> Done or Failed
 //! ```
-//! What ends it is one pair: a moment (`ends_at`) and a number of parts (`limit`) after which
-//! nothing more is begun. What it is owed then is a [`super::claim::Claim`].
+//! One pair ends it: a moment (`ends_at`) and a number of parts (`limit`), after which the core
+//! begins no more work. A [`super::claim::Claim`] then holds the buyer's debt.
 
 mod contents;
 mod ending;
@@ -32,38 +32,38 @@ use crate::lease::{
     ALIVE_PERIOD, BuyerWord, Failure, Offer, OfferAnswer, ProviderWord, Request, Start,
 };
 
-/// What is left of a lease when nothing more is begun: time for the buyer to fetch what there is
-/// and to sign. Some of the grace that follows is good for it too.
+/// The time kept at the end of a lease, in which the buyer fetches the outputs and signs. Part of
+/// the grace that follows serves that too.
 const HANDOVER: Millis = Millis(1_000);
 
-/// Of a lease that ends by its own time, a tenth at most is left for that.
+/// If a lease ends at its own deadline, that time is at most a tenth of it.
 const HANDOVER_SHARE: u64 = 10;
 
-/// How far a lease at work is.
+/// The progress of a lease at work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum WorkStage {
-    /// That it begins is being put down.
+    /// The core records the begin of the work.
     Recording,
-    /// The graphs come, and what the first part wants of the buyer.
+    /// The graphs and the buyer's contents of the first part arrive.
     Fetching,
-    /// A place to run it in is found.
+    /// The core requests a sandbox to run in.
     Placing,
-    /// The graphs are looked at, in that place.
+    /// The sandbox checks the graphs.
     Checking,
-    /// The first part is compiled.
+    /// The device compiles the first part.
     Preparing,
-    /// The buyer's word is waited for.
+    /// The core waits for the buyer's word.
     Ready,
-    /// Requests are run.
+    /// The device runs requests.
     Serving,
 }
 
 /// How the work of a lease ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum End {
-    /// Something was run, and is owed.
+    /// Some work ran, and the buyer owes for it.
     Done,
-    /// Nothing is.
+    /// The buyer owes nothing.
     Failed(Failure),
 }
 
@@ -73,37 +73,37 @@ struct Run {
     request: u32,
     part: u32,
     began: Micros,
-    /// What it came to. Runs are told in the order in which they were begun, but for those of
+    /// The result. The core reports runs in the order in which they began, except for those of
     /// sequences.
     ended: Option<Result<RunResult, Failure>>,
 }
 
-/// One lease at work.
+/// The core of one lease at work.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct LeaseCore {
     pub(super) lease: Box<Lease>,
     pub(super) start: Box<Start>,
     pub(super) stream: Option<StreamId>,
     pub(super) stage: WorkStage,
-    /// When the device is another's.
+    /// When the device becomes another lease's.
     pub(super) ends_at: Millis,
     /// When the runs began.
     pub(super) started: Millis,
-    /// So many parts of each request are wanted.
+    /// The number of parts of each request that the buyer wants.
     limit: u32,
-    /// No request comes any more.
+    /// Whether no more requests follow.
     no_more: bool,
-    /// Why nothing more is begun.
+    /// Why the core begins no more work.
     over: Option<Failure>,
-    /// The buyer said that runs may begin.
+    /// Whether the buyer allowed runs to begin.
     may_run: bool,
-    /// Runs that the place takes at once.
+    /// The number of runs that the sandbox accepts at once.
     slots: u32,
     runs: VecDeque<Run>,
-    /// Whether there is a place that is to be closed.
+    /// Whether there is a sandbox to close.
     has_place: bool,
     is_preparing: bool,
-    /// Parts that are compiled, and parts of which all that the buyer holds is here.
+    /// The number of compiled parts, and of parts whose contents from the buyer are all here.
     prepared: u32,
     here: u32,
     /// The request and the part that the device waits for.
@@ -112,12 +112,12 @@ pub(super) struct LeaseCore {
     pub(super) bill: Bill,
     /// Since when the device has waited for a further request.
     idle_since: Option<Micros>,
-    /// Bytes of graphs, weights and what came with them.
+    /// The bytes of graphs, weights and contents fetched with them.
     bytes: u64,
     pins: Vec<ContentId>,
 }
 
-/// Whether a failure is this provider's own: where others failed or the time was over, the lease
+/// Returns whether a failure is this provider's own. If others failed or time ran out, the lease
 /// ends without this provider's word.
 pub(super) fn is_own(failure: &Failure) -> bool {
     matches!(
@@ -135,7 +135,8 @@ pub(super) fn is_own(failure: &Failure) -> bool {
 
 /// The start and the words.
 impl LeaseCore {
-    /// A lease that the log has open between these two: its work begins once that is on the disk.
+    /// Begins the work of a lease that the log shows as open between the two parties, once that is
+    /// on the disk.
     pub(super) fn begin(
         shared: &mut SharedState,
         lease: Box<Lease>,
@@ -200,7 +201,7 @@ impl LeaseCore {
         }
     }
 
-    /// That it begins is on the disk.
+    /// Continues once the begin of the work is on the disk.
     pub(super) fn on_began(&mut self, shared: &mut SharedState) -> Option<End> {
         assert_eq!(self.stage, WorkStage::Recording, "it is put down once");
         shared.send(self.stream, ProviderWord::Accepted);
@@ -211,7 +212,7 @@ impl LeaseCore {
             start: self.start.clone(),
         });
         self.bring_contents(shared, Urgency::Awaited);
-        // What was said before that.
+        // The buyer sent these requests before that.
         let open: Vec<u32> = self.requests.open.keys().copied().collect();
         for number in open {
             self.bring_inputs(shared, number);
@@ -220,7 +221,7 @@ impl LeaseCore {
         None
     }
 
-    /// What the buyer says.
+    /// Handles a word of the buyer.
     pub(super) fn on_word(&mut self, shared: &mut SharedState, word: BuyerWord) -> Option<End> {
         match word {
             BuyerWord::Go => self.on_go(shared),
@@ -235,7 +236,7 @@ impl LeaseCore {
                 self.no_more = true;
                 self.pump(shared)
             }
-            // Nothing was told yet that could be signed.
+            // The buyer has received no result yet that it could sign.
             BuyerWord::Signed(_) | BuyerWord::Refused { .. } => {
                 shared.hang(&mut self.stream);
                 self.on_lost(shared)
@@ -251,7 +252,7 @@ impl LeaseCore {
         }
     }
 
-    /// The buyer wants nothing any more: what runs is stopped.
+    /// Stops all runs, because the buyer wants no more results.
     fn on_unwanted(&mut self, shared: &mut SharedState) -> Option<End> {
         self.no_more = true;
         self.over.get_or_insert_with(unwanted);
@@ -262,7 +263,7 @@ impl LeaseCore {
         self.pump(shared)
     }
 
-    /// One more request: what it needs is on its way from now on.
+    /// Opens one more request and fetches its inputs from now on.
     fn on_request(&mut self, shared: &mut SharedState, request: &Request) -> Option<End> {
         if self.no_more || self.over.is_some() {
             return None;
@@ -293,7 +294,8 @@ impl LeaseCore {
         self.pump(shared)
     }
 
-    /// Whether a request brings what it must: what is fed, where nothing came before it.
+    /// Returns whether a request brings all inputs that it must; the first of a sequence must also
+    /// bring the fed ones.
     fn gives(&self, request: &Request) -> bool {
         match self.requests.is_fed(request) {
             true => self.start.gives(request),
@@ -301,7 +303,7 @@ impl LeaseCore {
         }
     }
 
-    /// Tensors that a receipt names for each request, in or out.
+    /// Returns the number of tensors that a receipt names for each request, in or out.
     fn tensors_each(&self) -> usize {
         let (parts, outputs) = (&self.start.parts, self.start.outputs());
         if self.start.sequences > 0 {
@@ -316,7 +318,7 @@ impl LeaseCore {
         inputs.max(outputs).max(1)
     }
 
-    /// The buyer's stream is over: what it began is finished, and nothing else is begun.
+    /// Handles the end of the buyer's stream: completes the requests begun, and begins no others.
     pub(super) fn on_lost(&mut self, shared: &mut SharedState) -> Option<End> {
         self.stream = None;
         if !self.may_run || self.stage < WorkStage::Serving {
@@ -334,13 +336,13 @@ impl LeaseCore {
         self.pump(shared)
     }
 
-    /// Says that this provider lives, and will again.
+    /// Sends a heartbeat and sets the timer of the next one.
     pub(super) fn say_alive(&self, shared: &mut SharedState) {
         shared.send(self.stream, ProviderWord::Alive);
         shared.wake_in(Timer::Alive(self.id()), ALIVE_PERIOD);
     }
 
-    /// The buyer is back.
+    /// Continues with a buyer that is back on a new stream.
     pub(super) fn on_resumed(&mut self, shared: &mut SharedState, stream: StreamId) {
         shared.hang(&mut self.stream);
         shared.timers.stop(Timer::Patience(self.id()));
@@ -355,7 +357,7 @@ impl LeaseCore {
         shared.wake_in(Timer::Patience(self.id()), patience);
     }
 
-    /// Nobody will hand on what another provider does not offer.
+    /// Stops waiting for tensors that only a lost buyer could pass on.
     pub(super) fn on_impatient(&mut self, shared: &mut SharedState) -> Option<End> {
         if self.stream.is_some() {
             return None;
@@ -369,7 +371,7 @@ impl LeaseCore {
         self.pump(shared)
     }
 
-    /// Takes a tensor that another provider offers, or the buyer hands on.
+    /// Accepts a tensor that another provider offers, or the buyer passes on.
     pub(super) fn on_offer(
         &mut self,
         shared: &mut SharedState,
@@ -387,7 +389,7 @@ impl LeaseCore {
     }
 }
 
-/// What was fetched before anything was run, for the buyer to see.
+/// Returns the summary of the fetched contents that the buyer receives before the first run.
 fn summary(arrivals: &[Arrival]) -> ProviderWord {
     let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let held = arrivals.iter().filter(|arrival| arrival.moved == 0);
@@ -399,7 +401,7 @@ fn summary(arrivals: &[Arrival]) -> ProviderWord {
     }
 }
 
-/// What is told where the buyer left before anything was done.
+/// Returns the failure of a lease whose buyer left before any work was done.
 fn unwanted() -> Failure {
     Failure::Input("the buyer wants nothing of it any more".to_owned())
 }

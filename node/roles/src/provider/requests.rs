@@ -1,8 +1,9 @@
-//! The requests of a lease that are under way, and what each has of what it needs.
+//! The requests of a lease under way, and the inputs that each has or awaits.
 //!
-//! A provider further up may be ahead of the buyer's word: what it offers for a request that is not
-//! open here yet is kept, for as many requests as may be under way and no more. So is what one
-//! request leaves to the next of its sequence ([`super::feeds`]).
+//! A provider further up may be ahead of the buyer's words. This lease keeps its offers for
+//! requests that are not open here yet, up to the number of requests that may be under way. The
+//! same holds for the values that one request leaves to the next of its sequence
+//! ([`super::feeds`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +14,7 @@ use souk_memory::ContentId;
 use super::feeds::Feeds;
 use crate::lease::{Failure, Offer, OfferAnswer, Part, Request, Source, Start, WINDOW_MAX};
 
-/// Who makes a tensor.
+/// The maker of a tensor.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Maker {
     lease: LeaseId,
@@ -27,13 +28,14 @@ pub(super) struct Requests {
     makers: BTreeMap<String, Maker>,
     feeds: Feeds,
     pub(super) open: BTreeMap<u32, OpenRequest>,
-    /// What was offered, and by whom, of requests that are open, may be, or feed one: each once.
+    /// The offered tensors and their providers, once each, of requests that are open, may be, or
+    /// feed one.
     offered: BTreeMap<(u32, String), (ContentId, AccountKey)>,
-    /// The next request's number, at least.
+    /// The least number of the next request.
     next: u32,
-    /// Requests that may be under way, early offers included.
+    /// The most requests under way, early offers included.
     window: usize,
-    /// Requests that were ever open.
+    /// The number of requests that were ever open.
     pub(super) count: u32,
 }
 
@@ -42,23 +44,23 @@ pub(super) struct Requests {
 pub(super) struct OpenRequest {
     /// The sequence that it is a step of.
     pub(super) sequence: u32,
-    /// What the buyer holds, by name.
+    /// The buyer's inputs, by name.
     pub(super) given: BTreeMap<String, ContentId>,
-    /// What is here, by name: what came, and what was made.
+    /// The values that are here, by name: fetched inputs and outputs.
     pub(super) values: BTreeMap<String, ContentId>,
-    /// What is on its way.
+    /// The values on their way.
     pub(super) coming: BTreeMap<String, ContentId>,
-    /// What did not come.
+    /// The values that did not arrive, with the reasons.
     pub(super) failed: BTreeMap<String, Failure>,
-    /// The part that is run next.
+    /// The part to run next.
     pub(super) part: u32,
-    /// Whether that is on the device.
+    /// Whether that part is on the device.
     pub(super) at_work: bool,
-    /// Whether it is gone on with where the buyer is lost.
+    /// Whether the work continues if the buyer is lost.
     pub(super) has_begun: bool,
-    /// Bytes of what came for it.
+    /// The bytes fetched for it.
     pub(super) bytes: u64,
-    /// What is pinned for it.
+    /// The contents pinned for it.
     pub(super) pins: Vec<ContentId>,
 }
 
@@ -84,12 +86,13 @@ impl Requests {
         }
     }
 
-    /// Whether one more request may be opened.
+    /// Returns whether one more request may open.
     pub(super) fn has_room(&self, request: &Request) -> bool {
         request.number >= self.next && self.open.len() < self.window
     }
 
-    /// Whether a request may leave out what is fed: another of its sequence came before it.
+    /// Returns whether a request may omit fed inputs, because an earlier request of its sequence
+    /// preceded it.
     pub(super) fn is_fed(&self, request: &Request) -> bool {
         self.feeds.has_begun(request.sequence)
     }
@@ -113,15 +116,15 @@ impl Requests {
         self.forget_done();
     }
 
-    /// A part of a request made this. What the request after it is fed is there; the contents are
-    /// to be held until that is over.
+    /// Takes the outputs of a part of a request, and feeds the request after it. Returns the
+    /// contents to hold until that one is over.
     pub(super) fn on_made(&mut self, number: u32, made: &[(String, ContentId)]) -> Vec<ContentId> {
         let held = self.feeds.hold(number, made);
         self.feed(number);
         held
     }
 
-    /// Gives the request after this one what is held of it.
+    /// Gives the next request the values held for it.
     fn feed(&mut self, number: u32) {
         let after = self.feeds.after(number);
         let open = after.and_then(|after| self.open.get_mut(&after));
@@ -133,7 +136,7 @@ impl Requests {
         }
     }
 
-    /// What was offered for a request: inputs, contents and who has them.
+    /// Returns the offers for a request: inputs, contents and their holders.
     pub(super) fn offered(&self, request: u32) -> Vec<(String, ContentId, AccountKey)> {
         let value = |request: u32, name: &str| self.offered.get(&(request, name.to_owned()));
         let makers = self.makers.keys();
@@ -148,7 +151,8 @@ impl Requests {
             .collect()
     }
 
-    /// The inputs that an open request leaves out and other leases feed, and what of theirs.
+    /// Returns the inputs that an open request omits and other leases feed, with the name of each
+    /// value there.
     fn left_out(&self, request: u32) -> impl Iterator<Item = (&str, &str)> {
         let given = &self.open[&request].given;
         let fed = self.feeds.made_elsewhere();
@@ -156,9 +160,9 @@ impl Requests {
             .map(|(input, name, _)| (input, name))
     }
 
-    /// Takes what is expected of that peer, once. The buyer may hand on what did not come, or what
-    /// did and was not known to have. What open requests it is to be fetched for now is said too,
-    /// and as which input.
+    /// Accepts an expected offer from that peer, once. The buyer may pass on a tensor that did not
+    /// arrive, or that arrived unknown to it. Returns the open requests for which to fetch the
+    /// tensor now, each with the input's name.
     pub(super) fn on_offer(
         &mut self,
         peer: AccountKey,
@@ -175,14 +179,14 @@ impl Requests {
             return (OfferAnswer::No, Vec::new());
         }
         if !self.has_place(offer) {
-            // What is over waits for nothing more, and what follows it has brought what it would
-            // be fed: neither the buyer nor the maker may know.
+            // A closed request waits for no input, and its successor brought its own: neither the
+            // buyer nor the maker may know.
             let is_late = (from_buyer || is_fed) && offer.request < self.next;
             return (answer(is_late), Vec::new());
         }
         let slot = (offer.request, offer.name.clone());
         if let Some(known) = self.offered.get(&slot) {
-            // The maker says it again where the stream broke before it heard the answer.
+            // The maker repeats its offer if the stream broke before the answer arrived.
             let is_again = from_buyer || *known == (offer.tensor, peer);
             return (answer(is_again), Vec::new());
         }
@@ -190,7 +194,7 @@ impl Requests {
         (OfferAnswer::Yes, self.takers(offer))
     }
 
-    /// What open requests wait for an offer, and as which input.
+    /// Returns the open requests that wait for an offer, each with the input's name.
     fn takers(&self, offer: &Offer) -> Vec<(u32, String)> {
         let own = self.is_awaited(offer.request, &offer.name);
         let own = own.then(|| (offer.request, offer.name.clone()));
@@ -203,13 +207,13 @@ impl Requests {
         own.into_iter().chain(fed).collect()
     }
 
-    /// Whether a request is open and reads this of another lease.
+    /// Returns whether a request is open and reads this value of another lease.
     fn is_awaited(&self, request: u32, name: &str) -> bool {
         self.makers.contains_key(name) && self.open.contains_key(&request)
     }
 
-    /// Whether the request of an offer waits for it or feeds another by it, or may still be open
-    /// and is near.
+    /// Returns whether the request of an offer waits for it, feeds another by it, or may still open
+    /// soon.
     fn has_place(&self, offer: &Offer) -> bool {
         let Offer { request, name, .. } = offer;
         if self.is_awaited(*request, name) || self.feeds.is_kept(*request, name) {
@@ -224,7 +228,7 @@ impl Requests {
         self.open.len() + early.len() <= self.window
     }
 
-    /// A request is over, done or not. What was held for it is pinned as its own.
+    /// Closes a request, done or not. Contents held for it become its own pins.
     pub(super) fn remove(&mut self, number: u32) -> Option<OpenRequest> {
         let mut removed = self.open.remove(&number)?;
         removed.pins.extend(self.feeds.close(number));
@@ -232,7 +236,7 @@ impl Requests {
         Some(removed)
     }
 
-    /// What is held for requests that do not come any more.
+    /// Takes the contents held for requests that will not come.
     pub(super) fn take_held(&mut self) -> Vec<ContentId> {
         self.feeds.take_held()
     }
@@ -243,23 +247,23 @@ impl Requests {
         self.offered = offered;
     }
 
-    /// Whether an offer may still be of use.
+    /// Returns whether an offer may still be useful.
     fn is_kept(&self, request: u32, name: &str) -> bool {
         request >= self.next || self.is_awaited(request, name) || self.feeds.is_kept(request, name)
     }
 
-    /// Bytes of what came for all that are open.
+    /// Returns the bytes fetched for all open requests.
     pub(super) fn bytes(&self) -> u64 {
         let bytes = self.open.values().map(|open| open.bytes);
         bytes.fold(0, u64::saturating_add)
     }
 
-    /// Who makes an input of another lease.
+    /// Returns whether another lease makes this input.
     pub(super) fn is_made_elsewhere(&self, name: &str) -> bool {
         self.makers.contains_key(name)
     }
 
-    /// Asserts what holds between two steps.
+    /// Asserts the invariants that hold between two steps.
     pub(super) fn audit(&self) {
         self.feeds.audit();
         let mut offered = self.offered.keys();
@@ -271,19 +275,19 @@ impl Requests {
 }
 
 impl OpenRequest {
-    /// Whether every input of a part is here.
+    /// Returns whether every input of a part is here.
     pub(super) fn is_ready(&self, part: &Part) -> bool {
         let mut names = part.inputs.iter().map(|input| &input.name);
         names.all(|name| self.values.contains_key(name))
     }
 
-    /// The first input of a part that did not come.
+    /// Returns the failure of the first input of a part that did not arrive.
     pub(super) fn failure(&self, part: &Part) -> Option<&Failure> {
         let mut names = part.inputs.iter().map(|input| &input.name);
         names.find_map(|name| self.failed.get(name))
     }
 
-    /// The inputs of a part, all of which are here.
+    /// Returns the inputs of a part, all of which are here.
     pub(super) fn inputs(&self, part: &Part) -> Vec<(String, ContentId)> {
         let names = part.inputs.iter().map(|input| &input.name);
         let held = names.map(|name| {
@@ -301,7 +305,7 @@ fn answer(is_yes: bool) -> OfferAnswer {
     }
 }
 
-/// The first input of a part that no earlier part gives, though it is said to.
+/// Returns the first input of a part that should come from an earlier part and does not.
 pub(super) fn without_source(start: &Start) -> Option<&str> {
     let mut made = BTreeSet::new();
     for part in &start.parts {

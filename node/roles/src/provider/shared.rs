@@ -1,5 +1,5 @@
-//! What all leases of a provider share while it takes a step: the time, what is awaited, whose turn
-//! it is, and what is to be done.
+//! The state that all leases of a provider share during a step: the time, the pending answers, the
+//! run queue and the requested effects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,87 +17,88 @@ use crate::effect::{Effect, Waits};
 use crate::lease::{Offer, ProviderWord, WorkResult};
 use souk_market::AccountKey;
 
-/// Leases at work at a time. One device does one thing; the others fetch what they need.
+/// The most leases at work at a time. The device serves one; the others fetch their contents.
 pub(super) const RUNNING_MAX: usize = 16;
 
-/// Streams whose first word waits for the log, and streams of leases, at most.
+/// The most streams whose first word waits for the log, and the most streams of leases.
 pub(super) const STREAMS_MAX: usize = 256;
 
-/// Results remembered for buyers that come back; each is a receipt and some names.
+/// The most results remembered for buyers that come back; each is a receipt and some names.
 const RESULTS_MAX: usize = 256;
 
-/// Leases remembered one by one as begun. The market ends a lease long before it is forgotten here.
+/// The most leases remembered one by one as begun. The market ends a lease long before this core
+/// forgets it.
 const BEGUN_MAX: usize = 100_000;
 
-/// After so long what the market or the disk did not take is tried again.
+/// The pause before the core retries what the market or the disk did not accept.
 pub(super) const RETRY: Micros = Micros::seconds(2);
 
 /// How far a provider is with selling and stopping. It never goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub enum Stage {
-    /// It puts right what an earlier life left open.
+    /// It settles the open leases of an earlier life.
     Recovering,
-    /// Its ask is in the book while something is free.
+    /// Its ask is in the book while it has free units.
     Selling,
-    /// It was told to stop: nothing new is taken, and what may be ended with notice ends.
+    /// It stops: it accepts no new lease, and ends leases that allow notice.
     Draining,
-    /// Whatever is at work ends with what is done.
+    /// Every lease at work ends with the results it has.
     LastCall,
-    /// Nothing is at work any more; what the log says of the last leases is put down.
+    /// No lease is at work; the provider records the last states from the log.
     Leaving,
     /// It has stopped.
     Stopped,
 }
 
-/// What an answer is for.
+/// The purpose of a pending answer.
 #[derive(Clone, Debug, Serialize)]
 pub(super) enum Wait {
-    /// What the log has of the account.
+    /// Reads the log's view of the account.
     Market,
-    /// An ask was placed with these terms and figures.
+    /// Places an ask with these terms and resources.
     Place(Terms, Box<Resources>),
-    /// An ask was cancelled.
+    /// Cancels an ask.
     Cancel(OrderId),
-    /// A lease that was not begun, or that is not over, was given back.
+    /// Returns a lease that did not begin, or that is not over.
     GiveBack(LeaseId),
-    /// The log is told that this provider is ready and sees no work, or claims the time for which
-    /// its device was held.
+    /// Reports to the log that this provider is ready and has no work, or claims the time during
+    /// which a buyer held its device.
     Ready(LeaseId),
-    /// The lease that a stream wants to start.
+    /// Looks up the lease that a stream wants to start.
     Opening(StreamId),
-    /// A lease as the log has it.
+    /// Looks up a lease in the log.
     Look(LeaseId),
-    /// Facts, and what follows once they are on the disk.
+    /// Records facts, and then takes the next step.
     Record(Vec<Fact>, Follows),
-    /// Something for a lease at work.
+    /// Carries out an effect for a lease at work.
     Work(LeaseId, Effort),
-    /// A receipt of ours, to be signed.
+    /// Signs a receipt of this provider.
     Sign(LeaseId),
-    /// A command about the money of a lease.
+    /// Sends a command about the money of a lease.
     Command(LeaseId),
-    /// What a lease at work has used so far was noted.
+    /// Notes the usage so far of a lease at work.
     Note(LeaseId),
 }
 
-/// What follows once facts are on the disk.
+/// The step that follows once facts are on the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) enum Follows {
-    /// The buyer is told that the lease is accepted.
+    /// The provider reports to the buyer that it accepted the lease.
     Accepted(LeaseId),
-    /// The receipt is signed and told.
+    /// The provider signs the receipt and sends it.
     Told(LeaseId),
-    /// The receipt is settled.
+    /// The provider settles the receipt.
     Settled(LeaseId),
-    /// Nothing.
+    /// No step follows.
     Nothing,
 }
 
-/// What is done for a lease at work.
+/// An effect for a lease at work.
 #[derive(Clone, Debug, Serialize)]
 pub(super) enum Effort {
-    /// The contents of a part come; with those of the first come all graphs.
+    /// Fetches the contents of a part, and all graphs with those of the first.
     Contents(u32, Vec<Content>),
-    /// An input of a request comes.
+    /// Fetches an input of a request.
     Input(u32, String, ContentId),
     Check,
     Sandbox,
@@ -106,38 +107,38 @@ pub(super) enum Effort {
     Offer(AccountKey, Offer),
 }
 
-/// What is waited for by the clock.
+/// The moments that a provider core awaits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub(super) enum Timer {
-    /// The end of a lease: the device is another's.
+    /// A lease ends and the device becomes free.
     Ends(LeaseId),
-    /// No further run of it would be over in time.
+    /// Too little time is left for another run of a lease.
     Nears(LeaseId),
-    /// What a lease at work has used so far is noted.
+    /// The core notes the usage so far of a lease at work.
     Note(LeaseId),
-    /// A device that waits for a buyer's next request.
+    /// A device has waited too long for a buyer's next request.
     Idle(LeaseId),
-    /// The buyer of a lease at work hears that this provider lives.
+    /// The core sends a heartbeat to the buyer of a lease at work.
     Alive(LeaseId),
-    /// A buyer that is lost: what others do not offer is not waited for any more.
+    /// The buyer is lost: the core stops waiting for tensors that other providers do not offer.
     Patience(LeaseId),
-    /// The buyer's signature.
+    /// The buyer's signature is overdue.
     Signature(LeaseId),
-    /// The buyer's own settling.
+    /// The buyer's settlement is overdue.
     Settle(LeaseId),
-    /// The market did not answer.
+    /// The core retries a command that the market did not answer.
     Retry(LeaseId),
-    /// The market is looked at.
+    /// The core looks at the market.
     Look,
-    /// The disk did not take facts.
+    /// The core retries facts that the disk did not accept.
     Write,
-    /// Leases at work have time no longer than this.
+    /// The time of leases at work is over while the provider stops.
     Drain,
-    /// Nor to end with what is done.
+    /// The time to end with the results so far is over.
     LastCall,
-    /// The market's word on what a provider takes back as it stops.
+    /// The market's answer about leases that a stopping provider returns is overdue.
     Silence,
-    /// Nor does anything hold up the end.
+    /// The last wait before the provider stops is over.
     Leaving,
 }
 
@@ -163,15 +164,15 @@ impl Timer {
     }
 }
 
-/// Facts that the disk did not take yet.
+/// The facts that the disk has not accepted yet.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Journal {
     unwritten: VecDeque<(Vec<Fact>, Follows)>,
-    /// Since a write failed none has succeeded.
+    /// Whether no write has succeeded since one failed.
     pub(super) is_broken: bool,
 }
 
-/// The leases that were ever begun.
+/// Every lease that ever began.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct BegunLeases {
     up_to: LeaseId,
@@ -199,7 +200,7 @@ impl BegunLeases {
     }
 }
 
-/// What leases share.
+/// The state that leases share.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct SharedState {
     pub(super) config: Config,
@@ -211,9 +212,9 @@ pub(super) struct SharedState {
     pub(super) turns: Turns,
     pub(super) journal: Journal,
     pub(super) begun: BegunLeases,
-    /// The figures that the last ask said.
+    /// The resources in the last ask.
     pub(super) resources: Resources,
-    /// What buyers that come back are told.
+    /// The results for buyers that come back.
     results: BTreeMap<LeaseId, Box<WorkResult>>,
     #[serde(skip)]
     effects: Vec<Effect<Action>>,
@@ -236,40 +237,40 @@ impl SharedState {
         }
     }
 
-    /// Wants something whose answer is `wait`.
+    /// Requests an effect whose answer goes to `wait`.
     pub(super) fn ask(&mut self, wait: Wait, action: Action) {
         let ticket = self.waits.open(wait);
         self.effects.push(Effect { ticket, action });
     }
 
-    /// Wants something that is not answered.
+    /// Requests an effect without an answer.
     pub(super) fn act(&mut self, action: Action) {
         let ticket = self.waits.unanswered();
         self.effects.push(Effect { ticket, action });
     }
 
-    /// Says something to a buyer that is there.
+    /// Sends a word to the buyer, if one is connected.
     pub(super) fn send(&mut self, stream: Option<StreamId>, word: ProviderWord) {
         if let Some(stream) = stream {
             self.act(Action::Send { stream, word });
         }
     }
 
-    /// Closes the stream of a buyer that is there.
+    /// Closes the stream of the buyer, if one is connected.
     pub(super) fn hang(&mut self, stream: &mut Option<StreamId>) {
         if let Some(stream) = stream.take() {
             self.act(Action::Hang { stream });
         }
     }
 
-    /// Stops effects: nobody awaits their answers.
+    /// Cancels the effects whose purpose is over.
     pub(super) fn stop(&mut self, is_over: impl FnMut(&Wait) -> bool) {
         for ticket in self.waits.forget(is_over) {
             self.act(Action::Stop(ticket));
         }
     }
 
-    /// Asks the log about a lease, unless that is asked already.
+    /// Asks the log for a lease, unless such a question is pending.
     pub(super) fn look_at(&mut self, lease: LeaseId) {
         let is_asked = |wait: &Wait| matches!(wait, Wait::Look(of) if *of == lease);
         if !self.waits.iter().any(is_asked) {
@@ -277,18 +278,18 @@ impl SharedState {
         }
     }
 
-    /// The moment of this clock at which the log's says `log`; later than now.
+    /// Returns the moment of this clock, after now, at which the log's clock shows `log`.
     pub(super) fn moment(&self, log: Millis) -> Micros {
         let left = Micros::millis(log.since(self.now.log).0);
         self.now.tick.plus(left.max(Micros::millis(1)))
     }
 
-    /// Wants to be woken after so long.
+    /// Sets a timer to fire after `wait`.
     pub(super) fn wake_in(&mut self, timer: Timer, wait: Micros) {
         self.timers.set(timer, self.now.tick.plus(wait));
     }
 
-    /// Puts facts down; those that the disk did not take before them go first.
+    /// Records facts, after those that the disk has not accepted yet.
     pub(super) fn record(&mut self, facts: Vec<Fact>, follows: Follows) {
         match self.journal.is_broken {
             true => self.journal.unwritten.push_back((facts, follows)),
@@ -301,7 +302,7 @@ impl SharedState {
         self.ask(wait, Action::Record(facts));
     }
 
-    /// The disk took facts: those that wait are tried too.
+    /// Handles facts that the disk accepted, and retries those that wait.
     pub(super) fn on_recorded(&mut self, facts: &[Fact]) {
         let first = self.journal.unwritten.front();
         if first.is_some_and(|(first, _)| first == facts) {
@@ -314,7 +315,8 @@ impl SharedState {
         }
     }
 
-    /// The disk did not take facts: they are tried again, and what follows from them waits.
+    /// Handles facts that the disk did not accept: the core will retry, and the following steps
+    /// wait.
     pub(super) fn on_not_written(&mut self, facts: Vec<Fact>, follows: Follows) {
         self.journal.is_broken = true;
         let is_known = |(known, _): &(Vec<Fact>, Follows)| *known == facts;
@@ -326,7 +328,8 @@ impl SharedState {
         }
     }
 
-    /// Tries the first of the facts that the disk did not take; it stays the first until it has.
+    /// Retries the first of the facts that the disk did not accept. It stays first until the disk
+    /// has it.
     pub(super) fn write_again(&mut self) {
         if let Some((facts, follows)) = self.journal.unwritten.front().cloned() {
             self.write(facts, follows);
@@ -342,13 +345,13 @@ impl SharedState {
         }
     }
 
-    /// The result of a lease, if its buyer asks.
+    /// Returns the result of a lease to its buyer.
     pub(super) fn result(&self, lease: LeaseId, buyer: AccountKey) -> Option<&WorkResult> {
         let result = self.results.get(&lease)?;
         (result.receipt.body.buyer == buyer).then_some(result)
     }
 
-    /// Nobody awaits anything any more.
+    /// Forgets all pending answers and timers.
     pub(super) fn forget_all(&mut self) {
         self.waits.forget(|_| true);
         self.timers.stop_all(|_| true);
@@ -358,7 +361,7 @@ impl SharedState {
         std::mem::take(&mut self.effects)
     }
 
-    /// Whether effects for a lease at work are awaited, and how many of a kind.
+    /// Returns the pending effects for a lease at work.
     pub(super) fn efforts(&self, lease: LeaseId) -> impl Iterator<Item = &Effort> {
         self.waits.iter().filter_map(move |wait| match wait {
             Wait::Work(of, effort) if *of == lease => Some(effort),
@@ -366,7 +369,7 @@ impl SharedState {
         })
     }
 
-    /// The facts that wait for the disk.
+    /// Returns the number of facts that wait for the disk.
     pub(super) fn unwritten(&self) -> usize {
         self.journal.unwritten.len()
     }

@@ -1,4 +1,4 @@
-//! What a validator wants done.
+//! The effects that a validator core requests.
 
 use souk_consensus::replica::{
     Answer, AppliedEntry, ApplyError, ChangeError, Divergence, Forgery, ProposalRefusal, StepError,
@@ -10,86 +10,88 @@ use souk_consensus::{Check, Checkpoint, LogIndex, ReplicaId, Snapshot};
 use super::event::{Caller, ReadMoment};
 use super::questions::AnsweringMachine;
 
-/// One thing to be done. Each is begun before the core is asked for the next one: what is sent
-/// first has left before the disk is asked, and what is acknowledged before it is applied.
+/// An effect that the core requests. The shell must begin each before it asks the core for the
+/// next: messages leave before the disk writes, and acknowledgements before the state machine
+/// applies.
 pub enum Action<M: AnsweringMachine> {
-    /// Send these. What does not fit on a way is dropped: raft sends again what matters.
+    /// Send messages. A full connection drops the rest: raft resends the important ones.
     Send(Vec<Envelope>),
-    /// Verify these beside what follows, on any thread: a `Verdict` each, in any order.
+    /// Verify these on any thread, in parallel with later actions. Answer: a `Verdict` for each, in
+    /// any order.
     Check(Vec<Check>),
-    /// Make parts and entries durable, with one sync: `Persisted` with the same work. A disk that
-    /// fails ends the validator.
+    /// Make parts and entries durable, with one sync. Answer: `Persisted` with the same work. A
+    /// disk failure ends the validator.
     Persist(Box<Work>),
-    /// Tell who asked.
+    /// Respond to a caller.
     Respond {
-        /// Who.
+        /// The caller to respond to.
         caller: Caller,
-        /// What.
+        /// The response for the caller.
         response: Response<M>,
     },
-    /// What a round has brought, for whoever follows the log. It ends the round, unless a snapshot
-    /// is to be kept.
+    /// Report a round's results to the followers of the log. This ends the round, unless a snapshot
+    /// is due.
     Tell(Box<News>),
-    /// Make a snapshot durable, and give up what it makes superfluous: `Kept`.
+    /// Make a snapshot durable, and delete the entries that it replaces. Answer: `Kept`.
     Keep(Box<Snapshot>),
-    /// What is derived from the log is to be durable too, now that the log is given up behind a
-    /// snapshot.
+    /// Make the state derived from the log durable too, because the log before a snapshot is
+    /// deleted.
     SyncViews,
-    /// Something that people see.
+    /// Report an event to people.
     Report(Box<Report>),
-    /// The replica can't go on. Nothing comes after it.
+    /// The replica cannot continue. No action follows.
     Stop(Box<ReplicaFailure>),
 }
 
-/// What is told to who asked.
+/// A response to a caller.
 pub enum Response<M: AnsweringMachine> {
-    /// What became of commands that were proposed together, in their order.
+    /// The results of commands that were proposed together, in their order.
     Proposed(Vec<Answer>),
-    /// Nothing was taken.
+    /// The validator accepted nothing.
     Refused(ProposalRefusal),
-    /// What the machine answers, and what that reflects.
+    /// The machine's answer, and the state it reflects.
     Answered {
-        /// The answer.
+        /// The answer to the question.
         reply: M::Reply,
-        /// How fresh it is.
+        /// The age of that state.
         moment: ReadMoment,
     },
     /// Whether a change of members was proposed.
     Members(Result<(), ChangeError>),
 }
 
-/// What a round has brought.
+/// The results of a round.
 #[derive(Debug, Default)]
 pub struct News {
-    /// Digests of the whole state that were reached.
+    /// The digests of the whole state that the round reached.
     pub checkpoints: Vec<Checkpoint>,
-    /// A snapshot replaced the state: whatever was derived from it must be read anew.
+    /// A snapshot replaced the state: every view derived from it must be rebuilt.
     pub installed: Option<LogIndex>,
-    /// Entries applied, in order.
+    /// The applied entries, in order.
     pub applied: Vec<AppliedEntry>,
 }
 
-/// What people see.
+/// An event that people see.
 #[derive(Debug)]
 pub enum Report {
-    /// A peer's message was dropped; the group goes on without it.
+    /// The core dropped a peer's message; the group continues without it.
     Dropped {
-        /// The peer.
+        /// The peer that sent it.
         from: ReplicaId,
-        /// Why.
+        /// The reason for the drop.
         error: StepError,
     },
-    /// What another validator sent is forged. It is refused, and was not acknowledged.
+    /// Another validator sent a forgery. The core refused and did not acknowledge it.
     Forged(Forgery),
 }
 
-/// Why a replica can't go on: it must be started anew, from what the disk holds.
+/// Why a replica cannot continue: it must restart from the state on its disk.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaFailure {
-    /// A snapshot from the leader can't be restored, or an entry not be applied.
+    /// It cannot restore the leader's snapshot, or apply an entry.
     #[error(transparent)]
     Apply(#[from] ApplyError),
-    /// The state is not the group's.
+    /// Its state differs from the group's.
     #[error(transparent)]
     Diverged(#[from] Divergence),
 }

@@ -1,17 +1,17 @@
-//! The validator: in which order what happens around its replica takes effect.
+//! The validator: orders the effects of the events around its replica.
 //!
-//! What came together is taken in by [`ValidatorCore::apply`]; then [`ValidatorCore::next`] says
-//! one by one what is to be done, until nothing is. It does so in rounds:
+//! [`ValidatorCore::apply`] takes the events that arrived together; then [`ValidatorCore::next`]
+//! returns one action after the other, until none is left. It works in rounds:
 //!
-//! 1. what may leave at once is sent: a leader's entries go out while its own disk still writes;
-//! 2. what others took in is given out to be verified, and what is to be durable goes to the disk;
-//! 3. once it is durable it is acknowledged, and only then applied;
-//! 4. who asked is told, then whoever follows the log;
-//! 5. a snapshot that is due is made durable, and the log behind it given up.
+//! 1. send the messages that need no disk: a leader's entries leave while its disk still writes;
+//! 2. request checks of forwarded commands, and write the work of the round to the disk;
+//! 3. acknowledge the work once it is durable, and only then apply it;
+//! 4. respond to the callers, and then report to the followers of the log;
+//! 5. make a due snapshot durable, and delete the log behind it.
 //!
-//! Other cores give all that is to be done at once. This one is asked for each action, since the
-//! next one may take long to come to: an acknowledgement does not wait until the state machine has
-//! applied what the others wait for. So a round costs no list, and a command none of its own.
+//! Other cores return all actions at once. This one returns them one at a time because the next may
+//! take long to compute: an acknowledgement does not wait until the state machine has applied the
+//! entries that the others wait for. So a round needs no list, and a command none of its own.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,50 +24,50 @@ use super::proposals::PendingProposals;
 use super::questions::AnsweringMachine;
 use crate::clock::{Micros, Now};
 
-/// Ticks made up for after a validator was held up; more would only start needless elections.
+/// The most ticks to make up after a delay; more would only start needless elections.
 const LATE_TICKS_MAX: u32 = 4;
 
-/// How long a leader waits for more commands before it sends messages that only say what is
-/// committed: some round trips of a client that answers at once.
+/// How long a leader waits for more commands before it sends messages with only the commit index:
+/// some round trips of a client that answers at once.
 pub const COMMIT_PAUSE: Micros = Micros::millis(2);
 
-/// How far a round is.
+/// The progress of a round.
 enum Stage {
-    /// None is under way.
+    /// No round is under way.
     Idle,
-    /// What it brought is on its way to the disk.
+    /// The disk writes the round's work.
     Persisting,
-    /// It is durable, and acknowledged.
+    /// The work is durable, and acknowledged.
     Durable(Box<Work>),
-    /// A snapshot is on its way to the disk.
+    /// The disk writes a snapshot.
     Keeping,
-    /// The replica can't go on.
+    /// The replica cannot continue.
     Over,
 }
 
-/// See the module.
+/// A validator; see the module.
 pub struct ValidatorCore<M: AnsweringMachine> {
     replica: Replica<M>,
     stage: Stage,
-    /// To be done, in order.
+    /// The pending actions, in order.
     actions: VecDeque<Action<M>>,
     proposals: PendingProposals,
     reads: BTreeMap<ReadTicket, (Caller, M::Question)>,
-    /// Those that came while a round was on its way to the disk.
+    /// The verdicts that arrived while the disk wrote a round's work.
     verdicts: Vec<Verdict<M::Command>>,
-    /// The length of a tick, and when the next one is due.
+    /// The length of a tick, and the moment of the next one.
     tick: Micros,
     next_tick: Micros,
-    /// When the others are told what is committed, if nothing happens before.
+    /// When the leader sends the commit index to the others, if no event comes before.
     tells_at: Option<Micros>,
-    /// When a leader was last heard, or this one last led.
+    /// When it last heard a leader, or last led.
     heard_at: Micros,
     now: Now,
 }
 
 impl<M: AnsweringMachine> ValidatorCore<M> {
-    /// A validator whose replica was started from what its disk holds. Of each moment, [`Now::log`]
-    /// is what its own clock shows.
+    /// Creates a validator from a replica that was restored from its disk. In each moment,
+    /// [`Now::log`] is the time of its own clock.
     pub fn new(replica: Replica<M>, tick: Micros, now: Now) -> Self {
         assert!(tick > Micros(0), "a tick takes time");
         Self {
@@ -85,17 +85,17 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         }
     }
 
-    /// The replica, to look at.
+    /// Returns the replica, to read.
     pub fn replica(&self) -> &Replica<M> {
         &self.replica
     }
 
-    /// Whether a round is under way.
+    /// Returns whether a round is under way.
     pub fn is_in_round(&self) -> bool {
         !matches!(self.stage, Stage::Idle | Stage::Over) || !self.actions.is_empty()
     }
 
-    /// When it wants to be woken.
+    /// Returns the moment at which you must send [`Event::Woke`], if any.
     pub fn wakes_at(&self) -> Option<Micros> {
         let is_over = matches!(self.stage, Stage::Over);
         let earlier = self
@@ -104,8 +104,8 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         (!is_over).then_some(earlier)
     }
 
-    /// Takes in what happened. What came together is taken in before the core is asked what is to
-    /// be done: it shares one sync.
+    /// Applies an event. You should apply all events that arrived together before you call
+    /// [`ValidatorCore::next`]: they share one sync.
     pub fn apply(&mut self, now: Now, event: Event<M>) {
         self.go_to(now);
         match (&self.stage, event) {
@@ -134,7 +134,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         }
     }
 
-    /// The next thing to be done; none where it waits for something to happen.
+    /// Returns the next action; none if the core waits for an event.
     pub fn next(&mut self, now: Now) -> Option<Action<M>> {
         self.go_to(now);
         loop {
@@ -161,13 +161,13 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
     fn go_to(&mut self, now: Now) {
         assert!(now.tick >= self.now.tick, "time does not go back");
         if self.replica.is_leader() {
-            // Until then; whether it still leads after a long sleep it finds out later.
+            // It led until then; after a long sleep it learns later whether it still leads.
             self.heard_at = self.now.tick;
         }
         self.now = now;
     }
 
-    /// What this machine's own clock shows.
+    /// Returns the time of this machine's own clock.
     fn clock(&self) -> LogTime {
         LogTime(self.now.log.0)
     }
@@ -180,7 +180,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
             }
             return;
         }
-        // The pause begins anew: what comes of this says the same.
+        // The pause restarts, because the messages that follow carry the commit index too.
         self.tells_at = None;
         match event {
             Event::Peer { from, bytes } => {
@@ -245,7 +245,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         self.stage = Stage::Durable(work);
     }
 
-    /// False if there is nothing to do.
+    /// Begins a round. Returns false if there is no work for it.
     fn begin_round(&mut self) -> bool {
         self.make_up_for_ticks();
         let Some(mut work) = self.replica.take_work(self.clock()) else {
@@ -279,7 +279,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
         self.next_tick = self.now.tick.plus(self.tick);
     }
 
-    /// Nothing is left to do. False unless the replica can't go on.
+    /// Ends a round. Returns false unless the replica cannot continue.
     fn rest(&mut self) -> bool {
         if let Some(divergence) = self.replica.compare_checkpoints() {
             self.fail(divergence.into());
@@ -366,7 +366,7 @@ impl<M: AnsweringMachine> ValidatorCore<M> {
     }
 }
 
-/// Whether a round brought anything that is to be durable.
+/// Returns whether a round has work for the disk.
 fn is_for_disk(work: &Work) -> bool {
     let persist = &work.persist;
     !work.parts.is_empty() || persist.snapshot.is_some() || persist.must_sync

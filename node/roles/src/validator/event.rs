@@ -1,4 +1,4 @@
-//! What can happen to a validator.
+//! The events that can happen to a validator.
 
 use bytes::Bytes;
 use souk_consensus::replica::{MemberChange, Proposal, Work};
@@ -6,8 +6,8 @@ use souk_consensus::{LogIndex, LogTime, ReplicaId, Snapshot, Verdict};
 
 use super::questions::AnsweringMachine;
 
-/// Names who asked something. Whoever drives a core gives it, and the response carries it; the
-/// core makes nothing of it.
+/// The id of a caller. The driver of a core chooses it and the response repeats it; the core does
+/// not interpret it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Caller(pub u64);
 
@@ -16,69 +16,69 @@ pub struct Caller(pub u64);
 pub enum Consistency {
     /// It reflects everything acknowledged anywhere before the question.
     Linearizable,
-    /// Whatever this validator has; [`ReadMoment`] says how old it is.
+    /// It reflects this validator's own state; [`ReadMoment`] gives its age.
     Stale,
 }
 
-/// What an answer reflects.
+/// The state that an answer reflects.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadMoment {
     /// The last entry applied here.
     pub applied: LogIndex,
     /// The log's clock.
     pub time: LogTime,
-    /// Milliseconds since this validator last heard from a leader, or is one: 0.
+    /// Milliseconds since this validator last heard from a leader; 0 if it leads.
     pub age_ms: u64,
 }
 
-/// Everything that can happen to a validator. While something is on its way to the disk only
-/// verdicts may come before the word that it is there.
+/// An event that can happen to a validator. While the disk writes, only verdicts may come before
+/// the event that reports the write.
 pub enum Event<M: AnsweringMachine> {
-    /// A peer sent something; the transport authenticated it.
+    /// A peer sent a message; the transport authenticated it.
     Peer {
-        /// The peer.
+        /// The peer that sent it.
         from: ReplicaId,
-        /// What it sent.
+        /// The bytes of the message.
         bytes: Bytes,
     },
-    /// Verified commands are to be replicated, all or none: `Proposed` or `Refused`.
+    /// A caller proposes verified commands, all or none. Response: `Proposed` or `Refused`.
     Propose {
-        /// Who asks.
+        /// The caller that proposes.
         caller: Caller,
         /// The commands, in order.
         commands: Vec<Proposal<M::Command>>,
     },
-    /// The machine is to be read: `Answered` or `Refused`.
+    /// A caller reads the machine. Response: `Answered` or `Refused`.
     Ask {
-        /// Who asks.
+        /// The caller that reads.
         caller: Caller,
         /// How fresh the answer must be.
         consistency: Consistency,
-        /// The question.
+        /// The question to the machine.
         question: M::Question,
     },
     /// The network does not reach a peer.
     Unreachable(ReplicaId),
-    /// The members are to change: `Members`.
+    /// A caller changes the members. Response: `Members`.
     Members {
-        /// Who asks.
+        /// The caller that changes the members.
         caller: Caller,
-        /// What is to change, all at once.
+        /// The changes, which take effect together.
         changes: Vec<MemberChange>,
     },
-    /// Another voter is to lead.
+    /// Another voter should lead.
     Transfer(ReplicaId),
     /// A check has ended.
     Verdict(Verdict<M::Command>),
-    /// What was to be durable is.
+    /// The work of a round is durable.
     Persisted(Box<Work>),
-    /// A snapshot is durable, and what it makes superfluous given up.
+    /// A snapshot is durable, and the entries that it replaces are deleted.
     Kept {
-        /// The snapshot.
+        /// The snapshot that is durable.
         snapshot: Box<Snapshot>,
         /// The first entry that the disk still has.
         keep_from: LogIndex,
     },
-    /// Nothing else happened up to the moment at which the core wanted to be woken.
+    /// No other event came before the moment that the core requested.
     Woke,
 }

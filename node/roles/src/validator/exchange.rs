@@ -1,5 +1,5 @@
-//! What the replicated log drives: the exchange and the roster of its validators. Bytes of signed
-//! batches and orders in, bytes of results out.
+//! The state machine behind the replicated log: the exchange and the roster of its validators. It
+//! takes bytes of signed batches and orders, and returns bytes of results.
 
 use serde::{Deserialize, Serialize};
 use souk_consensus::{
@@ -15,36 +15,36 @@ use souk_memory::ContentId;
 use super::vouchers;
 use crate::market::roster::{Roster, RosterRefusal, SignedOrder};
 
-/// What a state's bytes begin with: name and layout version.
+/// The prefix of a state's bytes: name and layout version.
 const MAGIC: &[u8; 8] = b"soukMKT5";
 
-/// What a batch came to.
+/// The result of a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum BatchResult {
     /// One result per command.
     Applied(Vec<Result<Acceptance, Refusal>>),
-    /// An order about the validators: the raft id it is about.
+    /// The result of an order about the validators: the raft id that it concerns.
     Ordered(Result<u64, RosterRefusal>),
 }
 
-/// A state's bytes that are none.
+/// Why bytes are not a valid state.
 #[derive(Debug, thiserror::Error)]
 pub enum StateFault {
-    /// Another layout.
+    /// The layout is another.
     #[error("it is not a market's state of this version of souk")]
     Magic,
-    /// The roster.
+    /// The roster is invalid.
     #[error("its roster of validators does not decode: {0}")]
     Roster(#[from] postcard::Error),
-    /// The exchange.
+    /// The exchange is invalid.
     #[error(transparent)]
     Exchange(#[from] souk_market::SnapshotFault),
-    /// The version of the market's rules.
+    /// The version of the market's rules is unsupported.
     #[error(transparent)]
     Version(#[from] VersionUnspoken),
 }
 
-/// The market's rules have a later version than this build carries out.
+/// The market's rules have a later version than this build supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "from here on the market has version {version} of its rules, and this build carries out \
@@ -53,32 +53,32 @@ pub enum StateFault {
 pub struct VersionUnspoken {
     /// The version that applies.
     pub version: u16,
-    /// The latest that this build carries out.
+    /// The latest version that this build supports.
     pub spoken: u16,
 }
 
-/// Who is told what each step of the log did: a validator's own watchers, who are no part of the
+/// A follower of each step of the log: a validator's own watchers, which are no part of the
 /// replicated state.
 pub trait Watch {
-    /// The exchange did this, there in the log and at this time of it.
+    /// Handles events of the exchange, at this position and time of the log.
     fn on_events(&mut self, at: Position, time: Millis, events: &[Event]);
 }
 
-/// An exchange that tells what each step of the log did, and its validators.
+/// An exchange with the roster of its validators, which reports each step of the log.
 pub struct ExchangeMachine<W> {
     exchange: Exchange,
     roster: Roster,
     watch: W,
-    /// The latest version of the rules that it carries out.
+    /// The latest version of the rules that it supports.
     spoken: u16,
-    /// What the last batch came to, in memory that is used again.
+    /// The result of the last batch, in memory that is reused.
     applied: BatchOutcome,
-    /// This validator's key, with which it vouches for states; none for who only replays a log.
+    /// This validator's key, which vouches for states; none if it only replays a log.
     key: Option<SigningKey>,
 }
 
 impl<W: Watch> ExchangeMachine<W> {
-    /// A market at its beginning.
+    /// Creates a market from its genesis.
     pub fn new(genesis: &Genesis, watch: W) -> ExchangeMachine<W> {
         ExchangeMachine {
             exchange: Exchange::new(genesis.clone()),
@@ -90,36 +90,36 @@ impl<W: Watch> ExchangeMachine<W> {
         }
     }
 
-    /// The same, vouching for states with a validator's key.
+    /// Sets the validator's key, which vouches for states.
     #[must_use]
     pub fn signing_with(self, key: SigningKey) -> ExchangeMachine<W> {
         let key = Some(key);
         ExchangeMachine { key, ..self }
     }
 
-    /// The same, carrying out versions of the rules up to this one: a build that is to come.
+    /// Sets the latest version of the rules to support, as a later build would.
     #[must_use]
     pub fn speaking(self, spoken: u16) -> ExchangeMachine<W> {
         ExchangeMachine { spoken, ..self }
     }
 
-    /// Who is told.
+    /// Returns the follower.
     pub fn watch(&self) -> &W {
         &self.watch
     }
 
-    /// The exchange.
+    /// Returns the exchange.
     pub fn exchange(&self) -> &Exchange {
         &self.exchange
     }
 
-    /// The validators.
+    /// Returns the roster of validators.
     pub fn roster(&self) -> &Roster {
         &self.roster
     }
 
-    /// The same market with the validators of its genesis, none of which has begun: for a market
-    /// that is founded again from a backup.
+    /// Resets the roster to the validators of the genesis, none of which has begun: use it to found
+    /// a market again from a backup.
     pub fn refound(&mut self, genesis: &Genesis) {
         self.roster = Roster::new(genesis);
     }
@@ -136,7 +136,7 @@ impl<W: Watch> ExchangeMachine<W> {
         Ok(())
     }
 
-    /// Applies a batch that was read and checked.
+    /// Applies a decoded and verified batch.
     pub fn apply_batch(
         &mut self,
         at: Position,
@@ -152,12 +152,12 @@ impl<W: Watch> ExchangeMachine<W> {
     }
 }
 
-/// A command of the log, read and checked.
+/// A decoded and verified command of the log.
 #[derive(Debug)]
 pub enum LogCommand {
-    /// Its account signed it.
+    /// A batch that its account signed.
     Batch(VerifiedBatch),
-    /// An operator or a validator signed it. The roster decides what it comes to.
+    /// An order that an operator or a validator signed. The roster decides its result.
     Order(SignedOrder),
 }
 
@@ -166,7 +166,7 @@ pub enum LogCommand {
 #[error("the bytes are not a signed order: {0}")]
 struct NoOrder(#[source] postcard::Error);
 
-/// A command's bytes, read.
+/// A decoded command.
 enum DecodedCommand {
     Batch(SignedBatch),
     Order(SignedOrder),
@@ -206,7 +206,8 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
 
     fn verify_each(commands: &[&[u8]]) -> Vec<Result<LogCommand, CommandFault>> {
         let mut batches = Vec::new();
-        // What is not a batch is known already; the rest is in the order of the batches.
+        // The results of commands that are not batches are known already; the others follow in the
+        // order of the batches.
         let known = |command: &&[u8]| match read(command) {
             Ok(DecodedCommand::Order(order)) => Some(Ok(LogCommand::Order(order))),
             Ok(DecodedCommand::Batch(signed)) => {
@@ -298,7 +299,7 @@ impl<W: Watch> StateMachine for ExchangeMachine<W> {
     }
 }
 
-/// The roster in a state's bytes, and the bytes of the exchange.
+/// Splits a state's bytes into the roster and the bytes of the exchange.
 fn split_state(bytes: &[u8]) -> Result<(Roster, &[u8]), StateFault> {
     let bytes = bytes.strip_prefix(MAGIC).ok_or(StateFault::Magic)?;
     Ok(postcard::take_from_bytes(bytes)?)

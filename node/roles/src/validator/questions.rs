@@ -9,51 +9,51 @@ use super::exchange::{ExchangeMachine, Watch};
 use crate::market::roster::Roster;
 use crate::market::words::{Answer, Governance, MONEY_REQUESTS_MAX, Request};
 
-/// The asks of one answer, or looked at for it: more would not fit a frame, and would hold up the
+/// The most asks in one answer, or examined for it: more would not fit a frame, and would delay the
 /// task that applies the log.
 const BOOK_MAX: usize = 20_000;
 
-/// The leases looked at for one answer, the newest first: all that are usually known.
+/// The most leases examined for one answer, the newest first: usually all known ones.
 const LEASES_MAX: usize = 200_000;
 
-/// Price levels of a side in one answer.
+/// The most price levels of a side in one answer.
 const QUOTES_DEPTH: usize = 32;
 
-/// A replicated machine that is asked about its state: a closed list of questions, so that what is
-/// read of a validator can be told, counted and played.
+/// A replicated machine with a closed list of questions about its state, so that reads of a
+/// validator can be named, counted and simulated.
 pub trait AnsweringMachine: StateMachine {
-    /// What can be asked.
+    /// The type of its questions.
     type Question: Send + 'static;
-    /// What is answered.
+    /// The type of its replies.
     type Reply: Send + 'static;
 
-    /// Answers from the state as it is.
+    /// Answers from the current state.
     fn answer(&self, question: Self::Question) -> Self::Reply;
 }
 
-/// What a validator's own tasks ask of its state.
+/// A question of a validator's own tasks about its state.
 #[derive(Clone, Debug)]
 pub enum Question {
-    /// What a client asks of the market: [`Reply::Market`].
+    /// A client's question to the market. Reply: [`Reply::Market`].
     Market(Box<Request>),
-    /// Who the members are: [`Reply::Roster`].
+    /// The members. Reply: [`Reply::Roster`].
     Roster,
-    /// How much of everything there is: [`Reply::Sums`].
+    /// The counts and sums. Reply: [`Reply::Sums`].
     Sums,
-    /// What the state hashes to: [`Reply::Digest`].
+    /// The hash of the state. Reply: [`Reply::Digest`].
     Digest,
 }
 
-/// What the state says.
+/// A reply from the state.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// To a client.
+    /// The answer to a client.
     Market(Box<Answer>),
-    /// The members.
+    /// The members of the roster.
     Roster(Box<Roster>),
-    /// Counts, and sums of credits.
+    /// The counts, and the sums of credits.
     Sums(Box<(Census, Totals)>),
-    /// Of which market, and the hash.
+    /// The id of the market, and the hash of its state.
     Digest(MarketId, Digest),
 }
 
@@ -72,7 +72,7 @@ impl<W: Watch> AnsweringMachine for ExchangeMachine<W> {
     }
 }
 
-/// What an exchange answers to a question about it.
+/// Returns an exchange's answer to a question about it.
 #[must_use]
 pub fn answer(exchange: &Exchange, request: Request) -> Answer {
     match request {

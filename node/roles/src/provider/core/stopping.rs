@@ -1,4 +1,4 @@
-//! How a provider stops, and what follows from each of its steps.
+//! Stopping a provider, step by step.
 
 use super::*;
 
@@ -30,7 +30,7 @@ impl ProviderCore {
         self.pump_all();
     }
 
-    /// Gives back what was not begun, and gives notice where that may be.
+    /// Returns leases that did not begin, and gives notice to those that allow it.
     pub(super) fn give_back(&mut self, view: &MarketView) {
         let account = self.shared.config.account;
         let mine = view.leases.iter();
@@ -47,8 +47,8 @@ impl ProviderCore {
         }
     }
 
-    /// The market has not answered. Who has nothing at work does not wait for it: what was asked of
-    /// it is on its way, and the next start takes out of the book what is left there.
+    /// Handles a market that has not answered. A provider without work does not wait: its commands
+    /// are on their way, and its next start removes from the book what is left there.
     pub(super) fn on_silence(&mut self) {
         let is_record = |wait: &Wait| matches!(wait, Wait::Record(..));
         let is_written = self.shared.unwritten() == 0 && !self.shared.waits.iter().any(is_record);
@@ -64,7 +64,7 @@ impl ProviderCore {
         !self.leases.is_empty() || self.claims.values().any(Claim::is_busy)
     }
 
-    /// What is at work ends with what is done.
+    /// Ends each lease at work with the results that it has.
     pub(super) fn on_last_call(&mut self) {
         if self.shared.stage != Stage::Draining {
             return;
@@ -75,7 +75,7 @@ impl ProviderCore {
         self.pump_all();
     }
 
-    /// What is at work all the same is given up, and what is not signed is noted.
+    /// Gives up the leases still at work, and notes the usage of those without a signature.
     pub(super) fn on_patience_over(&mut self) {
         let at_work: Vec<LeaseId> = self.leases.keys().copied().collect();
         for id in at_work {
@@ -137,7 +137,7 @@ impl ProviderCore {
         }
     }
 
-    /// What follows from a step as a whole.
+    /// Takes the steps that follow from an event as a whole.
     pub(super) fn settle_down(&mut self) {
         loop {
             let buyers = self.shared.turns.take_ended();

@@ -1,9 +1,9 @@
-//! How a lease ends, and what ends with it.
+//! The end of a lease, and of all that belongs to it.
 
 use super::*;
 
 impl LeaseCore {
-    /// The lease as the log has it now.
+    /// Handles the lease's state in the log.
     pub(in crate::provider) fn on_seen(
         &mut self,
         shared: &mut SharedState,
@@ -19,7 +19,7 @@ impl LeaseCore {
         self.pump(shared)
     }
 
-    /// A moment of its end is here; clocks may differ.
+    /// Handles a moment of the lease's end; clocks may differ.
     pub(in crate::provider) fn on_time(&mut self, shared: &mut SharedState) -> Option<End> {
         if shared.now.log >= self.ends_at {
             self.stop_runs(shared);
@@ -35,20 +35,20 @@ impl LeaseCore {
         self.pump(shared)
     }
 
-    /// When it ends if its buyer makes it as long as it may become. What computes for it is given
-    /// that long: it is stopped when the lease ends, and cannot be told of a later end.
+    /// Returns the end of the lease if its buyer extends it as far as possible. The sandbox gets
+    /// that deadline, because it cannot learn a later one and is closed when the lease ends.
     pub(super) fn ends_at_most(&self) -> Millis {
         let longest = self.lease.start.after(self.lease.duration_max);
         self.lease.deadline.max(longest)
     }
 
-    /// Whether a further run would be over in time for the buyer to sign.
+    /// Returns whether a further run would end in time for the buyer to sign.
     pub(super) fn is_in_time(&self, shared: &SharedState) -> bool {
         shared.now.log < self.last_begin()
     }
 
-    /// When no further run would be over in time, those before it included that are at work still
-    /// when it begins.
+    /// Returns the moment from which no further run would end in time, counting the runs still at
+    /// work when it begins.
     pub(super) fn last_begin(&self) -> Millis {
         let runs = self.start.parts.iter().map(|part| part.expected.0);
         let longest = runs.max().unwrap_or(0).div_ceil(1_000);
@@ -78,17 +78,17 @@ impl LeaseCore {
         }
     }
 
-    /// Whether the provider is to stop, and this lease with it.
+    /// Returns whether the provider is stopping and this lease must end too.
     pub(super) fn is_to_end(&self, shared: &SharedState) -> bool {
         let due = match self.lease.term {
             Term::Spot => Stage::Draining,
-            // It was sold for its whole time: as long as there is any, it goes on.
+            // The buyer has the lease for its whole time, so it continues as long as it can.
             Term::Firm => Stage::LastCall,
         };
         shared.stage >= due
     }
 
-    /// Begins nothing more, and tells the buyer why.
+    /// Stops beginning work, and reports the reason to the buyer.
     pub(super) fn stall(&mut self, shared: &mut SharedState, why: Failure) {
         if self.over.is_none() {
             self.over = Some(why.clone());
@@ -96,7 +96,7 @@ impl LeaseCore {
         }
     }
 
-    /// How it ended, if it did: what was promised to others is told before.
+    /// Returns how the lease ended, if it did and its offers to others are done.
     pub(super) fn end(&self, shared: &SharedState) -> Option<End> {
         let is_offering = |effort: &Effort| matches!(effort, Effort::Offer(..));
         let parts = self.limit;
@@ -123,7 +123,7 @@ impl LeaseCore {
         }
     }
 
-    /// A request is over: what it held is let go.
+    /// Removes a request, and releases its contents.
     pub(super) fn drop_request(&mut self, shared: &mut SharedState, number: u32) {
         let Some(open) = self.requests.remove(number) else {
             return;
@@ -137,7 +137,7 @@ impl LeaseCore {
         }
     }
 
-    /// Ends all that goes on for it. Its process ends before anybody is told.
+    /// Ends everything that runs for the lease. Its process ends before any party learns of it.
     pub(in crate::provider) fn close(&mut self, shared: &mut SharedState) {
         let id = self.id();
         self.end_idle(shared);
@@ -159,7 +159,7 @@ impl LeaseCore {
         assert_eq!(shared.efforts(id).count(), 0, "nothing goes on for it");
     }
 
-    /// What holds of a lease after each of its steps.
+    /// Asserts the invariants that hold after each step.
     pub(super) fn check(&self) {
         let parts = self.start.parts.len();
         assert!(self.runs.len() <= self.slots as usize, "runs have slots");
@@ -170,7 +170,7 @@ impl LeaseCore {
         );
     }
 
-    /// All of that, and what takes longer to see.
+    /// Asserts the same, and the invariants that take longer to check.
     pub(in crate::provider) fn audit(&self, shared: &SharedState) {
         self.check();
         self.requests.audit();
@@ -188,7 +188,7 @@ impl LeaseCore {
         assert!(shared.begun.has(self.id()), "it was begun");
     }
 
-    /// How many of its runs are at work.
+    /// Returns the number of its runs at work.
     pub(in crate::provider) fn at_work(&self) -> usize {
         self.runs.len()
     }

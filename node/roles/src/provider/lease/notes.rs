@@ -1,18 +1,18 @@
-//! What a lease at work has used so far is noted in the log, so that never more than one note's
-//! worth is at risk. Nothing more is begun where the market lets nothing more be noted: its buyer
-//! has not said that the work began, or answers no notes.
+//! Usage notes: the core notes the usage of a lease at work in the log, so that at most one note's
+//! worth is at risk. If the market accepts no further note, because the buyer has not reported the
+//! begin of the work or answers no notes, the core begins no more work.
 
 use souk_market::{Command, DeviceMicros, Refusal};
 
 use super::*;
 use crate::provider::event::NotDone;
 
-/// So often. A note adds five minutes of device time at most, and silence accepts it after one:
-/// what was used by then is within the next.
+/// The period of notes. A note adds at most five minutes of device time, and silence accepts it
+/// after one: usage until then goes into the next.
 const NOTE_PERIOD: Micros = Micros::seconds(240);
 
-/// When the first note is filed: by then a buyer has long said that the work began. Who takes work
-/// and does not say so gets no more of it.
+/// When the core files the first note. By then a buyer should have reported the begin of the work;
+/// one that does not gets no more work.
 const FIRST_NOTE: Micros = Micros::seconds(30);
 
 impl LeaseCore {
@@ -20,7 +20,7 @@ impl LeaseCore {
         shared.wake_in(Timer::Note(self.id()), FIRST_NOTE);
     }
 
-    /// It is time to note what was used.
+    /// Notes the usage so far.
     pub(in crate::provider) fn on_note_due(&self, shared: &mut SharedState) {
         let since = Micros::millis(shared.now.log.since(self.started).0);
         if self.lease.work_started && since < NOTE_PERIOD {
@@ -40,8 +40,8 @@ impl LeaseCore {
         shared.ask(Wait::Note(lease), Action::Command(Box::new(command)));
     }
 
-    /// Device time so far: of a run that goes on no more than was expected of it, and nothing where
-    /// a note was left unanswered: a buyer pays for what it saw nothing of once and no more.
+    /// Returns the device time so far. A run under way counts at most its expected time, and counts
+    /// as 0 after an unanswered note: a buyer pays only once for work it has not seen.
     fn used(&self, now: Micros) -> DeviceMicros {
         let is_answered = self.lease.silent_notes == 0;
         let unended = self.runs.iter();
@@ -53,7 +53,7 @@ impl LeaseCore {
         DeviceMicros(so_far.fold(self.bill.busy(), Micros::plus).0)
     }
 
-    /// What the market made of a note.
+    /// Handles the market's result for a note.
     pub(in crate::provider) fn on_noted(
         &mut self,
         shared: &mut SharedState,
@@ -68,14 +68,14 @@ impl LeaseCore {
                 self.stall(shared, Failure::Lease(why.to_owned()));
                 return self.pump(shared);
             }
-            // Nobody would pay for more of it.
+            // No buyer would pay for more of it.
             Err(NotDone::Refused(
                 refusal @ (Refusal::WorkUnstarted { .. } | Refusal::UsageOver { .. }),
             )) => {
                 self.stall(shared, Failure::Lease(refusal.to_string()));
                 return self.pump(shared);
             }
-            // What was not noted now is noted with what comes.
+            // The next note will include this usage.
             Err(NotDone::Refused(_) | NotDone::Uncertain(_)) | Ok(()) => {}
         }
         None
