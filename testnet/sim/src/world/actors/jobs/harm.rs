@@ -1,10 +1,8 @@
 //! Checks that honest parties lose no more than docs/market.md states.
 
-use souk_market::{
-    CloseReason, DeviceMicros, JobId, Lease, LeaseId, LeaseState, Millis, ReceiptBody,
-};
+use souk_market::{CloseReason, DeviceMicros, Lease, LeaseId, LeaseState, Millis, ReceiptBody};
 use souk_roles::job::plan::NoPlanKind;
-use souk_roles::job::{End, Outcome, Reason, attempt_id};
+use souk_roles::job::{End, Outcome, Reason};
 
 use super::conduct::{Trick, Vice};
 use crate::checker::LeaseChange;
@@ -24,6 +22,9 @@ const WORDS: DeviceMicros = DeviceMicros(1_000_000);
 /// Simulated milliseconds after which a held device must be paid: its provider declares itself
 /// ready after ten seconds.
 const HELD_MS: u64 = 30_000;
+
+/// How far a clock of an undisturbed party can be from the log's.
+const CLOCKS_DIFFER: Millis = Millis(5_000);
 
 impl World {
     /// Checks the leases that changed since the last call.
@@ -178,14 +179,20 @@ impl World {
         let since = job.began_at();
         let (_, shadow) = self.checker.shadow();
         let leases = shadow.exchange().leases();
-        let id = attempt_id(job.spec.job, 0);
-        let mine = leases.filter(|lease| lease.job == id && lease.buyer == of.account);
+        let ids = job.attempt_ids();
+        let mine = leases.filter(|lease| ids.contains(&lease.job) && lease.buyer == of.account);
         let providers = mine.filter_map(|lease| self.actors.place_of(lease.provider));
         let mut parties: Vec<usize> = providers.collect();
         parties.push(actor);
+        let log = shadow.exchange().now();
         let is_harmed = |place: &usize| {
             let of = &self.actors.list[*place];
-            of.troubled_at >= since || !of.role.is_running() || of.is_waiting(self.now)
+            // A clock that jumped before the job began can be wrong still: to its owner, the lease
+            // is over then.
+            let known = of.now(self.now).log;
+            let is_astray = known.since(log).max(log.since(known)) > CLOCKS_DIFFER;
+            let is_troubled = of.troubled_at >= since || is_astray;
+            is_troubled || !of.role.is_running() || of.is_waiting(self.now)
         };
         if parties.iter().any(is_harmed) {
             return;
@@ -204,8 +211,7 @@ impl World {
         let Some(job) = &buyer.job else {
             return String::new();
         };
-        let (spec, last) = (&job.spec, job.lives * 20 + 20);
-        let ids: Vec<JobId> = (0..=last).map(|n| attempt_id(spec.job, n)).collect();
+        let (spec, ids) = (&job.spec, job.attempt_ids());
         let (_, shadow) = self.checker.shadow();
         let leases = shadow.exchange().leases();
         let mine = leases.filter(|lease| ids.contains(&lease.job));

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use souk_market::{AccountKey, Credits, Features, Millis, Operators, Permille, Regions};
+use souk_market::{AccountKey, Credits, Features, JobId, Millis, Operators, Permille, Regions};
 use souk_memory::ContentId;
 use souk_roles::clock::Micros;
-use souk_roles::job::{JobSpec, Limits};
+use souk_roles::job::{JobSpec, Limits, attempt_id};
 use souk_roles::market::demands::Demands;
 
 use super::planner::{GIVEN, Shape};
@@ -41,6 +41,12 @@ impl Job {
     /// Returns the time at which the job began.
     pub fn began_at(&self) -> u64 {
         self.began_at
+    }
+
+    /// Returns the ids under which its attempts of all lives can have bought.
+    pub fn attempt_ids(&self) -> Vec<JobId> {
+        let last = self.lives * 20 + 20;
+        (0..=last).map(|n| attempt_id(self.spec.job, n)).collect()
     }
 
     /// Returns the model's values for a request.
