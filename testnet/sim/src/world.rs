@@ -41,9 +41,10 @@ const LOOK_MS: u64 = 1_000;
 /// Simulated milliseconds for the healed group to come to rest.
 const SETTLE_MS: u64 = 60_000;
 
-/// Simulated milliseconds until the last lease closes: several times the longest lease, its grace
-/// and a note's time, because a waiting buyer may take the capacity that a lease frees.
-const CLOSE_MS: u64 = 400_000;
+/// Simulated milliseconds until the last job is over and the last lease closes: the most that a job
+/// may take, which [`World::check_patience`] bounds, and the longest lease with its grace and a
+/// note's time.
+const CLOSE_MS: u64 = 1_000_000;
 
 /// Milliseconds that a clock may jump unnoticed: a little more than twice the tolerance.
 const UNNOTICED_MS: u64 = 5_000;

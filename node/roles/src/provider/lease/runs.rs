@@ -351,10 +351,13 @@ impl LeaseCore {
         if !contents.is_empty() {
             shared.act(Action::Hold { contents });
         }
+        // A second run reads the first run's tensors, so that both have the same inputs.
+        let (requests, mut own) = (&self.requests, made.outputs);
+        own.retain(|(name, _)| !requests.is_made_elsewhere(name));
         let open = self.requests.open.get_mut(&number);
         let open = open.expect("a request stays open while it is run");
         (open.at_work, open.part) = (false, index + 1);
-        open.values.extend(made.outputs);
+        open.values.extend(own);
         if open.part as usize == self.start.parts.len() {
             self.drop_request(shared, number);
         }

@@ -4,7 +4,7 @@ use souk_market::Term;
 
 use super::world::*;
 use crate::effect::Effect;
-use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening, Request, Start};
+use crate::lease::{BuyerWord, Failure, OfferAnswer, Opening, Request, Source, Start};
 use crate::provider::{Action, Answer, Event, Fact, ProviderStatus, RunResult, Stage, WorkStage};
 
 /// A lease that is ready for the buyer's word.
@@ -215,6 +215,25 @@ fn a_second_part_waits_for_what_another_lease_gives_and_takes_it_once() {
     assert_eq!(world.words(stream).last().unwrap(), "finished");
     let body = world.finished(stream).receipt.body;
     assert_eq!((body.inputs.len(), body.outputs.len()), (2, 2));
+}
+
+#[test]
+fn a_second_run_reads_the_first_runs_tensors_and_not_its_own() {
+    let mut world = World::selling();
+    let lease = world.buy(Term::Firm, 60_000);
+    let mut start = start_of_two(&lease, true);
+    start.parts[0] = part(&[("x", Source::Buyer)], "z");
+    start.parts[1].inputs.retain(|input| input.name == "z");
+    let stream = ready(&mut world, start);
+    world.say(stream, BuyerWord::Go);
+    world.settle();
+    let words = world.words(stream);
+    assert_eq!(words.last().map(String::as_str), Some("made 0.0"));
+    world.open_as(account(&key(3)), Opening::Offer(offer(&lease, 0)));
+    world.settle();
+    let body = world.finished(stream).receipt.body;
+    let read = offer(&lease, 0).tensor;
+    assert!(body.inputs.iter().any(|id| id.0 == *read.as_bytes()));
 }
 
 #[test]

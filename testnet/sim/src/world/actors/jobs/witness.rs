@@ -22,6 +22,8 @@ struct SeenLease {
     parts: usize,
     since: u64,
     counted: u64,
+    /// Whether the buyer's process ended since: it cannot tell what it missed.
+    is_interrupted: bool,
 }
 
 impl SeenLease {
@@ -32,6 +34,7 @@ impl SeenLease {
             parts,
             since: now,
             counted: 0,
+            is_interrupted: false,
         }
     }
 
@@ -43,6 +46,9 @@ impl SeenLease {
     }
 
     fn seen_ms(&self, now: u64) -> u64 {
+        if self.is_interrupted {
+            return now - self.began;
+        }
         let open = if self.open.is_empty() {
             0
         } else {
@@ -53,9 +59,14 @@ impl SeenLease {
 }
 
 impl Witness {
-    /// Resets the open requests, because the buyer's process ended and never learns their end.
+    /// Forgets the legs of this life, because the buyer's process ended. A buyer that resumes counts
+    /// each of their leases from its begin.
     pub fn restart(&mut self) {
-        self.legs.clear();
+        for lease in std::mem::take(&mut self.legs).into_values() {
+            if let Some(seen) = self.leases.get_mut(&lease) {
+                seen.is_interrupted = true;
+            }
+        }
     }
 
     /// Records the first request of a lease.

@@ -124,7 +124,7 @@ pub fn limits(random: &mut Random) -> Limits {
         deadline: random
             .chance(150)
             .then(|| Micros::seconds(random.between(2, 30))),
-        time_max: Micros::seconds(600),
+        time_max: Micros::seconds(120),
         wait: Micros::seconds(random.below(10)),
         providers_min: 1,
         providers_max: random.between(1, 4) as u32,
