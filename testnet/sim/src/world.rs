@@ -229,14 +229,13 @@ impl World {
 
     fn run_until(&mut self, until: u64, done: impl Fn(&Self) -> bool) {
         while self.checker.violation().is_none() {
-            let Some(QueuedEvent { time, event, .. }) = self.queue.pop() else {
-                return;
-            };
-            if time > until {
-                self.at(time, event);
+            if self.queue.peek().is_some_and(|next| next.time > until) {
                 self.now = until;
                 return;
             }
+            let Some(QueuedEvent { time, event, .. }) = self.queue.pop() else {
+                return;
+            };
             self.now = time;
             self.counts.events += 1;
             let look = matches!(event, Event::Wake { .. });
