@@ -18,6 +18,7 @@ impl World {
             let after = self.jobs.random.between(1, 12);
             return self.done_in(actor, after, ticket, EffectResult::Sync);
         }
+        self.trouble(actor);
         let answer = Answer::NotWritten("the disk is full".to_owned());
         self.done_in(actor, 1, ticket, EffectResult::Buyer(answer));
     }
@@ -37,6 +38,9 @@ impl World {
             let safe = facts.into_iter().filter(|_| synced);
             safe.for_each(|fact| buyer.safe.take(fact));
             answered.push(ticket);
+        }
+        if !synced {
+            self.trouble(actor);
         }
         for ticket in answered {
             let answer = match synced {
